@@ -1,5 +1,5 @@
-//! Layouts at their limits: zero bytes, the border of two classes, coarse alignments, too much; and zeroed memory
-//! from used places.
+//! Layouts at their limits: zero bytes, the borders between classes, coarse alignments, more than
+//! any machine has. Also zeroed memory that other blocks used before.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "common/mod.rs"]
@@ -18,7 +18,7 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// Lengths of the blocks of all classes, and a few above them.
+/// Returns the block sizes of all classes, and a few larger sizes.
 fn borders() -> Vec<usize> {
     let classes = HEAP.stats().classes.map(|class| class.block_bytes as usize);
     assert!(classes.len() > 50);
@@ -38,10 +38,10 @@ fn layouts_without_bytes_get_blocks_of_their_own() {
         let blocks: Vec<*mut u8> = (0..300)
             .map(|number| {
                 if number % 2 == 0 {
-                    // SAFETY: this heap serves layouts without bytes too.
+                    // SAFETY: this heap serves empty layouts too.
                     unsafe { HEAP.alloc(layout) }
                 } else {
-                    // SAFETY: this heap serves layouts without bytes too.
+                    // SAFETY: this heap serves empty layouts too.
                     unsafe { HEAP.alloc_zeroed(layout) }
                 }
             })
@@ -54,7 +54,7 @@ fn layouts_without_bytes_get_blocks_of_their_own() {
         let different: BTreeSet<usize> = blocks.iter().map(|block| block.addr()).collect();
         assert_eq!(different.len(), blocks.len());
         for block in blocks {
-            // SAFETY: ours, with this layout.
+            // SAFETY: our block, with this layout.
             unsafe { HEAP.dealloc(block, layout) };
         }
     }
@@ -63,14 +63,14 @@ fn layouts_without_bytes_get_blocks_of_their_own() {
 #[test]
 fn a_block_without_bytes_may_grow() {
     for align in [1, 8, 64, 8192] {
-        // SAFETY: this heap serves layouts without bytes too.
+        // SAFETY: this heap serves empty layouts too.
         let block = unsafe { HEAP.alloc(layout(0, align)) };
-        // SAFETY: ours, with this layout; the new size is not 0.
+        // SAFETY: our block, with this layout; the new size is not 0.
         let grown = unsafe { HEAP.realloc(block, layout(0, align), 5000) };
         assert!(!grown.is_null() && grown.addr().is_multiple_of(align));
-        // SAFETY: ours, that long.
+        // SAFETY: our block, of this length.
         unsafe { grown.write_bytes(1, 5000) };
-        // SAFETY: ours, with this layout.
+        // SAFETY: our block, with this layout.
         unsafe { HEAP.dealloc(grown, layout(5000, align)) };
     }
 }
@@ -79,7 +79,7 @@ fn a_block_without_bytes_may_grow() {
 fn every_alignment_holds_at_every_border_of_the_classes() {
     for shift in 0..=21 {
         let mut held = Vec::new();
-        // All at once, so that blocks that overlapped would spoil each other.
+        // All blocks are live at once, so that overlapping ones would overwrite each other.
         for border in borders()
             .into_iter()
             .step_by(if shift > 14 { 9 } else { 1 })
@@ -101,16 +101,16 @@ fn a_gibibyte_is_a_block_like_others() {
     const SIZE: usize = 1 << 30;
     for align in [1, 4096, 2 * MIB, SIZE] {
         let layout = layout(SIZE, align);
-        // SAFETY: not empty.
+        // SAFETY: the layout is not empty.
         let block = unsafe { HEAP.alloc_zeroed(layout) };
         assert!(!block.is_null() && block.addr().is_multiple_of(align));
         for at in [0, SIZE / 2 + 1, SIZE - 1] {
-            // SAFETY: ours, inside.
+            // SAFETY: inside our block.
             assert_eq!(unsafe { block.wrapping_add(at).read() }, 0);
-            // SAFETY: ours, inside.
+            // SAFETY: inside our block.
             unsafe { block.wrapping_add(at).write(at as u8 | 1) };
         }
-        // SAFETY: ours, with this layout.
+        // SAFETY: our block, with this layout.
         unsafe { HEAP.dealloc(block, layout) };
     }
 }
@@ -120,7 +120,7 @@ fn what_no_machine_has_is_null_and_harms_nothing() {
     let kept: Vec<Held> = (1..60)
         .map(|seed| Held::random(&mut Random::new(seed)))
         .collect();
-    // Tests beside this one may take addresses meanwhile, but not each time.
+    // Other tests may reserve addresses meanwhile, but not in all five rounds.
     let grows = (0..5).all(|_| {
         let before = HEAP.stats().reserved_bytes;
         ask_for_what_no_machine_has();
@@ -137,23 +137,23 @@ fn ask_for_what_no_machine_has() {
             let Ok(layout) = Layout::from_size_align(size, align) else {
                 continue;
             };
-            // SAFETY: not empty.
+            // SAFETY: the layout is not empty.
             assert!(unsafe { HEAP.alloc(layout) }.is_null(), "{layout:?}");
-            // SAFETY: not empty.
+            // SAFETY: the layout is not empty.
             assert!(unsafe { HEAP.alloc_zeroed(layout) }.is_null(), "{layout:?}");
             for old in [24, 3000, MIB] {
                 let Ok(block_layout) = Layout::from_size_align(old, align.min(2 * MIB)) else {
                     continue;
                 };
-                // SAFETY: not empty.
+                // SAFETY: the layout is not empty.
                 let block = unsafe { HEAP.alloc_zeroed(block_layout) };
-                // SAFETY: ours; the size is valid for the alignment.
+                // SAFETY: our block; the size is valid for the alignment.
                 assert!(unsafe { HEAP.realloc(block, block_layout, size) }.is_null());
-                // It is still ours, as it was.
-                // SAFETY: that long.
+                // The block is still live and unchanged.
+                // SAFETY: our block, of this length.
                 let bytes = unsafe { std::slice::from_raw_parts(block, old) };
                 assert!(bytes.iter().all(|&byte| byte == 0));
-                // SAFETY: ours, with this layout.
+                // SAFETY: our block, with this layout.
                 unsafe { HEAP.dealloc(block, block_layout) };
             }
         }
@@ -197,7 +197,7 @@ fn zeroed_memory_is_zero_wherever_it_moved_between_classes_large_blocks_and_the_
     let mut held: Vec<Held> = Vec::new();
     let borders = borders();
     for step in 0..400 {
-        // A wave of one size, half of which goes, and now and then all: spans come and go whole.
+        // Blocks of one size, of which half, and sometimes all, are freed: whole spans come and go.
         let size = borders[random.next(borders.len())];
         let count = (MIB / size).clamp(2, 400);
         let zeroed = random.next(3) != 0;
@@ -222,16 +222,16 @@ fn zeroed_memory_is_zero_wherever_it_moved_between_classes_large_blocks_and_the_
     }
 }
 
-/// Fills a block, and says what is to be found in it.
+/// Fills a block with a random byte and returns the byte.
 fn fill(block: *mut u8, bytes: usize, random: &mut Random) -> u8 {
     let with = random.next(251) as u8 + 1;
-    // SAFETY: ours, that long.
+    // SAFETY: our block, of this length.
     unsafe { block.write_bytes(with, bytes) };
     with
 }
 
 fn is_filled(block: *mut u8, bytes: usize, with: u8) -> bool {
-    // SAFETY: ours, that long, written whole.
+    // SAFETY: our block, of this length, fully written.
     unsafe { std::slice::from_raw_parts(block, bytes) }
         .iter()
         .all(|byte| *byte == with)
@@ -252,14 +252,14 @@ fn c_gets_blocks_of_its_length_at_multiples_of_16_and_frees_them_by_their_addres
             "{bytes} {usable}"
         );
         if bytes < MIB {
-            // SAFETY: ours, that long.
+            // SAFETY: our block, of this length.
             unsafe { block.write_bytes(1, usable) };
         }
-        // SAFETY: ours.
+        // SAFETY: our block.
         unsafe { HEAP.free(block) };
         let zeroed = HEAP.malloc_zeroed(bytes.min(MIB));
         assert!(is_filled(zeroed, bytes.min(MIB), 0), "{bytes}");
-        // SAFETY: ours.
+        // SAFETY: our block.
         unsafe { HEAP.free(zeroed) };
     }
     assert!(HEAP.malloc(usize::MAX).is_null() && HEAP.malloc(isize::MAX as usize).is_null());
@@ -279,12 +279,12 @@ fn blocks_of_any_layout_are_found_freed_and_resized_by_their_address() {
             let (block, bytes, with) = held.swap_remove(random.next(held.len()));
             assert!(is_filled(block, bytes, with));
             if random.next(2) == 0 {
-                // SAFETY: ours.
+                // SAFETY: our block.
                 unsafe { HEAP.free(block) };
                 continue;
             }
             let longer = random.size() % (3 * MIB);
-            // SAFETY: ours.
+            // SAFETY: our block.
             let resized = unsafe { HEAP.resize(block, longer) };
             assert!(
                 is_filled(resized, bytes.min(longer), with),
@@ -296,7 +296,7 @@ fn blocks_of_any_layout_are_found_freed_and_resized_by_their_address() {
         }
         let align = 1 << [0, 3, 3, 4, 4, 6, 9, 12, 14][random.next(9)];
         let layout = layout(random.size() % (3 * MIB) + 1, align);
-        // SAFETY: not empty.
+        // SAFETY: the layout is not empty.
         let block = unsafe { HEAP.alloc(layout) };
         let usable = HEAP.usable_size(block).unwrap();
         assert!(usable >= layout.size(), "{layout:?} {usable}");
@@ -306,7 +306,7 @@ fn blocks_of_any_layout_are_found_freed_and_resized_by_their_address() {
     }
     for (block, bytes, with) in held {
         assert!(is_filled(block, bytes, with));
-        // SAFETY: ours.
+        // SAFETY: our block.
         unsafe { HEAP.free(block) };
     }
 }
@@ -320,7 +320,7 @@ fn an_address_where_no_block_starts_has_no_usable_size() {
         let block = HEAP.malloc(bytes);
         assert!(HEAP.usable_size(block).is_some());
         assert_eq!(HEAP.usable_size(block.wrapping_add(16)), None, "{bytes}");
-        // SAFETY: ours.
+        // SAFETY: our block.
         unsafe { HEAP.free(block) };
     }
 }

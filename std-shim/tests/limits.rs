@@ -1,6 +1,6 @@
-//! Programs with little memory: a child process with a limit allocates until the answer is null, frees, allocates
-//! again and starts a thread. Also limits that are lifted while the program runs, and groups of processes with a
-//! memory limit, which the kernel ends if they touch more.
+//! Programs with little memory: a child process under a limit allocates until it gets null, frees,
+//! allocates again and starts a thread. Also limits that are lifted while the program runs, and
+//! cgroups with a memory limit, whose processes the kernel kills if they touch more.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -20,16 +20,16 @@ mod common;
 #[global_allocator]
 static HEAP: Larder = Larder::new().with_environment();
 
-/// Set for a child: the limit it runs under, and the size of its blocks, in bytes.
+/// The variable with a child's task: two numbers, usually its limit and the size of its blocks.
 const TASK: &str = "HEAP_TEST_LIMITS";
 
-/// Longest life of a child.
+/// Seconds after which the system ends a child.
 const LIMIT_SECONDS: libc::c_uint = 1200;
 
-/// Size of the blocks that come after; few of their pages are touched.
+/// Size of the blocks that are allocated last; few of their pages are touched.
 const OTHER_BYTES: usize = 30_000;
 
-/// Blocks linked through themselves, so that keeping them needs no memory.
+/// A list of blocks, linked through the blocks themselves so that it needs no other memory.
 struct Blocks {
     layout: Layout,
     newest: *mut u8,
@@ -37,12 +37,12 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Allocates blocks until there are no more.
+    /// Allocates blocks until an allocation fails.
     fn all(bytes: usize) -> Self {
         Self::up_to(bytes, usize::MAX)
     }
 
-    /// Allocates blocks until there are no more, or as many as fill `most` bytes.
+    /// Allocates blocks until an allocation fails or they have `most` bytes together.
     fn up_to(bytes: usize, most: usize) -> Self {
         let mut blocks = Self {
             layout: Layout::from_size_align(bytes, 16).unwrap(),
@@ -55,9 +55,9 @@ impl Blocks {
             if block.is_null() {
                 break;
             }
-            // SAFETY: ours, long and aligned enough.
+            // SAFETY: our block, large and aligned enough.
             unsafe { block.cast::<*mut u8>().write(blocks.newest) };
-            // SAFETY: ours, that long: its end must be there too.
+            // SAFETY: our block, of this length; its end must be usable too.
             unsafe { block.wrapping_add(bytes - 1).write(1) };
             blocks.newest = block;
             blocks.count += 1;
@@ -65,12 +65,12 @@ impl Blocks {
         blocks
     }
 
-    /// Writes to every page, so that all of it is in memory.
+    /// Writes to every page, so that all of them are resident.
     fn touch(&self) {
         let mut block = self.newest;
         while !block.is_null() {
             for at in (size_of::<*mut u8>()..self.layout.size()).step_by(4096) {
-                // SAFETY: inside a block of ours, behind its link.
+                // SAFETY: inside our block, after its link.
                 unsafe { block.wrapping_add(at).write(1) };
             }
             // SAFETY: written by `up_to`.
@@ -89,42 +89,42 @@ impl Drop for Blocks {
             let block = self.newest;
             // SAFETY: written by `up_to`.
             self.newest = unsafe { block.cast::<*mut u8>().read() };
-            // SAFETY: from `up_to`, with this layout.
+            // SAFETY: allocated by `up_to` with this layout.
             unsafe { HEAP.dealloc(block, self.layout) };
         }
     }
 }
 
-/// The numbers of a child's task.
+/// Returns the numbers of this child's task.
 fn task() -> Option<(usize, usize)> {
     let task = env::var(TASK).ok()?;
     let (limit, size) = task.split_once(' ')?;
     Some((limit.parse().ok()?, size.parse().ok()?))
 }
 
-/// Returns this program as a child that runs one of the tests.
+/// Returns a command that runs one test of this program.
 fn itself(test: &str) -> Command {
     let mut command = this_program();
     command.args(["--exact", test, "--nocapture"]);
-    // The C library has a heap for each thread: 64 MiB of addresses, where a place at such a multiple comes up.
+    // Otherwise the C library reserves 64 MiB of addresses for each thread.
     command.env("MALLOC_ARENA_MAX", "1");
     command
 }
 
-/// What the process may have from now on; the most that it may ask for stays as it is.
+/// Sets the soft limit of a resource.
 fn set_limit(resource: libc::__rlimit_resource_t, bytes: u64) -> io::Result<()> {
     let limit = libc::rlimit {
         rlim_cur: bytes,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // SAFETY: the limits are there to be read.
+    // SAFETY: our variable with valid limits.
     match unsafe { libc::setrlimit(resource, &raw const limit) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Runs in a child; in the parent it does nothing.
+/// Runs in a child; does nothing in the parent.
 #[test]
 fn child() {
     let Some((limit, size)) = task() else {
@@ -139,9 +139,9 @@ fn child() {
     assert!(refused.is_err(), "more than there is");
 
     let again = Blocks::all(size).bytes();
-    // The heap's own thread runs now, whose stack may lie where a block was.
+    // The heap's background thread runs now, and its stack may be where a block was.
     assert!(again + size >= had, "{had} bytes at first, then {again}");
-    // What caches and transfer caches keep is used before the answer is null.
+    // Memory in caches and transfer caches is used before an allocation fails.
     let others = Blocks::all(OTHER_BYTES).bytes();
     assert!(
         others > had / 4 * 3,
@@ -152,16 +152,16 @@ fn child() {
     assert_eq!(sum.join().unwrap(), 49_995_000);
 }
 
-/// Small ones touch all of their memory, so only low limits are tried with them.
+/// Block sizes. Small blocks touch all of their memory, so they run under low limits only.
 const SIZES: [usize; 5] = [100, 20_000, 100_000, 1 << 20, 5_300_000];
 
-/// Runs a child for each block size under a limit.
+/// Runs a child under a limit for each block size.
 fn run_under(test: &str, resource: libc::__rlimit_resource_t, bytes: u64, sizes: &[usize]) {
     for size in sizes {
         let mut command = itself(test);
         command.env(TASK, format!("{bytes} {size}"));
         let set = move || {
-            // SAFETY: has no conditions. A child that hangs is ended.
+            // SAFETY: has no preconditions. Ends a child that hangs.
             unsafe { libc::alarm(LIMIT_SECONDS) };
             set_limit(resource, bytes)
         };
@@ -196,13 +196,13 @@ fn a_program_with_little_memory_for_data_lives() {
     run_under("child", libc::RLIMIT_DATA, 48 << 20, &SIZES);
 }
 
-/// Runs in a child that may use most of its limit; in the parent it does nothing.
+/// Runs in a child that must get most of its limit; does nothing in the parent.
 #[test]
 fn child_that_fills_its_limit() {
     let Some((limit, size)) = task() else {
         return;
     };
-    // The program itself, what is left to it, and what rounding leaves over.
+    // A fifth is for the program itself, the memory that is left to it, and rounding.
     let least = limit / 100 * 80;
     for round in 0..2 {
         let had = Blocks::all(size).bytes();
@@ -220,7 +220,7 @@ fn a_program_has_most_of_what_a_limit_on_data_or_addresses_leaves() {
     }
 }
 
-/// Runs in a child that lifts its limit after a null answer; in the parent it does nothing.
+/// Runs in a child that lifts its limit after a failed allocation; does nothing in the parent.
 #[test]
 fn child_whose_limit_goes() {
     let Some((limit, size)) = task() else {
@@ -255,14 +255,14 @@ fn what_was_refused_is_served_once_the_limit_goes() {
     );
 }
 
-/// A group of processes with a memory limit, inside this process's own.
+/// A cgroup with a memory limit, inside the cgroup of this process.
 struct Group {
     folder: PathBuf,
     limit: &'static str,
 }
 
 impl Group {
-    /// `None` where this process may make no such group.
+    /// Returns `None` if this process may not create such a cgroup.
     fn new(name: &str, bytes: usize) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let path_of = |head: &str| {
@@ -295,19 +295,19 @@ impl Drop for Group {
     }
 }
 
-/// Waits until the parent has this process in the group, or has changed the limit.
+/// Waits until the parent has put this process into the cgroup, or has changed the limit.
 fn wait_for_a_line() {
     io::stdin().lock().read_line(&mut String::new()).unwrap();
 }
 
-/// Runs in a child in a group with a limit; in the parent it does nothing.
+/// Runs in a child in a cgroup with a limit; does nothing in the parent.
 #[test]
 fn child_in_a_group() {
     let Some((limit, greed)) = task() else {
         return;
     };
     wait_for_a_line();
-    // Ten times as much as there may be, one after the other, in blocks of every length.
+    // Half of the limit, ten times in a row, in blocks of every size.
     for size in SIZES.into_iter().cycle().take(2 * SIZES.len()) {
         Blocks::up_to(size, limit / 2).touch();
     }
@@ -320,16 +320,16 @@ fn child_in_a_group() {
     assert!(more.bytes() >= 2 * limit, "{} bytes", more.bytes());
 }
 
-/// Two threads that have `live` bytes together at most, in blocks from 16 KiB to 1 MiB that are written as a whole. By
-/// the seed they free a block at random when there is no room, or half of them, and take sizes of the lower and of the
-/// upper half in turn.
+/// Runs two threads that together hold at most `live` bytes, in fully written blocks of 16 KiB to 1
+/// MiB. The seed selects whether a thread frees single blocks or half of its blocks when there is
+/// no room, and whether sizes alternate between the lower and the upper half of their range.
 #[test]
 fn child_of_random_sizes() {
     let Some((live, seed)) = task() else {
         return;
     };
     wait_for_a_line();
-    // Ten minutes for all of them, or some seconds.
+    // All seeds together take ten minutes, or a few seconds.
     let blocks = if is_long() { 150_000 } else { 5_000 };
     thread::scope(|scope| {
         for number in 0..2 {
@@ -362,22 +362,22 @@ fn churn_within(live: usize, count: usize, seed: usize, thread: u64) {
         while blocks.len() > left || held + granted > live {
             left = left.min(blocks.len());
             let (block, layout, granted) = blocks.swap_remove(random.next(blocks.len()));
-            // SAFETY: ours, with this layout.
+            // SAFETY: our block, with this layout.
             unsafe { HEAP.dealloc(block, layout) };
             held -= granted;
         }
-        // SAFETY: ours, that long.
+        // SAFETY: our block, of this length.
         unsafe { block.write_bytes(1, bytes) };
         blocks.push((block, layout, granted));
         held += granted;
     }
     for (block, layout, _) in blocks {
-        // SAFETY: ours, with this layout.
+        // SAFETY: our block, with this layout.
         unsafe { HEAP.dealloc(block, layout) };
     }
 }
 
-/// Runs a child in a group with this task; one that says so has eight times the limit then.
+/// Runs a child in a cgroup. If the child asks for it, the limit grows eightfold.
 fn run_in(group: &Group, limit: usize, child: &str, task: [usize; 2], mode: &str) -> ExitStatus {
     group.allow(limit).unwrap();
     let mut command = itself(child);
@@ -420,7 +420,7 @@ fn a_program_in_a_group_with_little_memory_lives_and_has_more_once_the_limit_goe
     };
     let status = run(0);
     assert!(status.success(), "{status}");
-    // The limit is one: the kernel ends who touches more.
+    // The limit is effective: the kernel kills a process that touches more.
     let status = run(1);
     assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
 }
@@ -428,7 +428,7 @@ fn a_program_in_a_group_with_little_memory_lives_and_has_more_once_the_limit_goe
 #[test]
 fn programs_live_in_a_group_that_has_a_seventh_more_than_they_use() {
     const LIMIT: usize = 138 << 20;
-    // 1.15 times.
+    // The limit is 1.15 times this.
     let live = LIMIT / 23 * 20;
     let Some(group) = Group::new("tight", LIMIT) else {
         println!("skipped: this process may make no group with a limit on memory");
@@ -436,7 +436,7 @@ fn programs_live_in_a_group_that_has_a_seventh_more_than_they_use() {
     };
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Neighbours that leave it little of the processors.
+        // Threads that leave the child little processor time.
         for _ in 0..8 {
             scope.spawn(|| {
                 while is_long() && !ended.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! A library loaded at run time that has this heap as its allocator, in a program that has it, too: two heaps, with a
-//! thread state each.
+//! A library loaded at run time and its program, which both have this heap as their allocator: two
+//! heaps, each with its own state in every thread.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -24,12 +24,12 @@ struct Plugin {
     heaps: extern "C" fn() -> u64,
 }
 
-/// Loads a file beside the program's examples. Examples are built with the tests, and lie beside them.
+/// Loads a library from the folder of the examples, which are built with the tests.
 fn open(name: &str) -> *mut c_void {
     let path = examples().join(name);
     assert!(path.exists(), "first: cargo build -p larder --examples");
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: the text ends with 0; the library's initialisers are those of Rust.
+    // SAFETY: a NUL-terminated string; the library's initializers are those of Rust.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!library.is_null(), "{}", reason());
     library
@@ -41,7 +41,7 @@ fn examples() -> PathBuf {
     folder.join("examples")
 }
 
-/// Loads the library, once.
+/// Loads the library once.
 fn plugin() -> &'static Plugin {
     static PLUGIN: OnceLock<Plugin> = OnceLock::new();
     PLUGIN.get_or_init(|| {
@@ -59,34 +59,34 @@ fn plugin() -> &'static Plugin {
     })
 }
 
-/// A function of a library.
+/// Returns a function of a library.
 ///
 /// # Safety
 /// The library is loaded, and the function has this type.
 unsafe fn symbol<F: Copy>(library: *mut c_void, name: &CStr) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: a loaded library and a text that ends with 0.
+    // SAFETY: a loaded library and a NUL-terminated string.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
     assert!(!found.is_null(), "{}", reason());
-    // SAFETY: a function of this type, by the caller's word; a pointer is as long.
+    // SAFETY: the caller promises a function of this type, which is as large as a pointer.
     unsafe { std::mem::transmute_copy(&found) }
 }
 
 /// Returns the reason why loading failed.
 fn reason() -> String {
-    // SAFETY: null, or a text that stays until the next call.
+    // SAFETY: null, or a string that is valid until the next call.
     let words = unsafe { libc::dlerror() };
     if words.is_null() {
         return String::new();
     }
-    // SAFETY: a text that stays until the next call.
+    // SAFETY: a string that is valid until the next call.
     let words = unsafe { CStr::from_ptr(words) };
     words.to_string_lossy().into_owned()
 }
 
 #[test]
 fn a_library_loaded_at_run_time_has_a_heap_of_its_own_in_every_thread() {
-    // A thread that is there before the library has a part in it, too.
+    // A thread that is older than the library also has a heap in it.
     let (go, wait) = mpsc::channel::<()>();
     let early = thread::spawn(move || {
         wait.recv().unwrap();
@@ -99,7 +99,7 @@ fn a_library_loaded_at_run_time_has_a_heap_of_its_own_in_every_thread() {
     assert_eq!(early.join().unwrap(), sum);
     assert_eq!((plugin.heaps)(), 2);
 
-    // Blocks of the library, freed by another thread through the library.
+    // Blocks that the library allocated, and that another thread frees through it.
     let before = (plugin.live_bytes)();
     let ours = HEAP.stats().live_bytes;
     let texts: Vec<usize> = [10, 5000, 900_000]
@@ -109,7 +109,7 @@ fn a_library_loaded_at_run_time_has_a_heap_of_its_own_in_every_thread() {
     assert!(HEAP.stats().live_bytes < ours + 900_000, "in our heap");
     let other = thread::spawn(move || {
         let drop = |text: usize| {
-            // SAFETY: made above, and given up.
+            // SAFETY: made above, and not used again.
             unsafe { (plugin.drop)(std::ptr::with_exposed_provenance_mut(text)) }
         };
         texts.into_iter().map(drop).sum::<usize>()
@@ -126,7 +126,7 @@ fn a_library_loaded_at_run_time_has_a_heap_of_its_own_in_every_thread() {
 
 #[test]
 fn a_library_that_is_unloaded_stays_for_its_heap() {
-    // Another file, so that it is another library.
+    // A copy, which the loader treats as another library.
     let name = format!("libplugin_copy_{}.so", std::process::id());
     let copy = examples().join(&name);
     std::fs::copy(examples().join("libplugin.so"), &copy).unwrap();
@@ -139,21 +139,21 @@ fn a_library_that_is_unloaded_stays_for_its_heap() {
     let user = thread::spawn(move || {
         say.send(sum(500)).unwrap();
         wait.recv().unwrap();
-        // The thread ends when nobody has the library open.
+        // The thread ends after the library has been closed.
     });
     hear.recv().unwrap();
-    // SAFETY: opened above; no function of it is called any more.
+    // SAFETY: opened above; none of its functions is called again.
     unsafe { libc::dlclose(std::ptr::with_exposed_provenance_mut(library)) };
     go.send(()).unwrap();
     user.join().unwrap();
     // SAFETY: the child ends at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: has no conditions.
+        // SAFETY: has no preconditions.
         unsafe { libc::_exit(7) };
     }
     let mut status = 0;
-    // SAFETY: the child, and a variable of ours.
+    // SAFETY: our child, and our variable for the status.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(libc::WEXITSTATUS(status), 7);
     std::fs::remove_file(copy).unwrap();

@@ -13,7 +13,7 @@ static LIVE: LiveSamples = LiveSamples::new();
 #[global_allocator]
 static HEAP: Profiled<Larder> = Profiled::new(Larder::new(), 4096, |sample| LIVE.note(sample));
 
-/// One test at a time: live bytes are compared.
+/// Runs one test at a time, because the tests compare live bytes.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -30,7 +30,7 @@ fn folded() -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Bytes of all lines with this word.
+/// Returns the sum of the bytes in all lines that contain this word.
 fn bytes_of(folded: &str, word: &str) -> f64 {
     let lines = folded.lines().filter(|line| line.contains(word));
     lines
@@ -44,7 +44,7 @@ fn live_bytes_are_written_by_stack() {
     let lists = make_many_lists();
     let text = folded();
     let bytes = bytes_of(&text, "make_many_lists");
-    // Half a thousand samples: five standard deviations are a quarter.
+    // About 500 samples, so five standard deviations are about a quarter.
     assert!((bytes / 2e6 - 1.0).abs() < 0.25, "{bytes}");
     let line = text
         .lines()
@@ -55,7 +55,7 @@ fn live_bytes_are_written_by_stack() {
     assert!(LIVE.totals().bytes >= bytes * 0.99);
     drop(lists);
     assert_eq!(bytes_of(&folded(), "make_many_lists"), 0.0);
-    // The harness's own thread may take a sample while this one takes another.
+    // The harness's thread may take a sample while this thread takes one.
     assert!(HEAP.dropped() < 5, "{}", HEAP.dropped());
 }
 

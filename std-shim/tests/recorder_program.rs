@@ -1,7 +1,7 @@
-//! Whole programs on a recorder as their global allocator, with this crate's heap below.
+//! Whole programs whose global allocator is a recorder over this crate's heap.
 //!
-//! The allocator is the sample's own (`examples/record.rs`), so the sample is tested as well. The
-//! test harness allocates beside the programs; blocks of 64 KiB and more are only theirs.
+//! The allocator is that of the sample `examples/record.rs`, so the sample is tested too. The test
+//! harness also allocates, but no blocks of 64 KiB or more.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "../examples/record.rs"]
@@ -59,7 +59,7 @@ fn the_sample_leaves_the_trace_that_its_vectors_say() {
         expected += &format!(", s {number}, a {id} {bytes}, a {next} {bytes}, f {id}");
         let moved = format!(", a {last} {grown}, f {next}, f {last}");
         let stayed = format!(", f {next}, a {last} {grown}, f {last}");
-        // Whether a vector grew in place is the heap's choice, so both ways are right.
+        // The heap chooses whether a vector grows in place, so both traces are correct.
         let is_stayed = found.starts_with(&format!("{expected}{stayed}"));
         expected += if is_stayed { &stayed } else { &moved };
     }
@@ -78,7 +78,7 @@ fn in_threads(run: fn(u64)) {
     }
 }
 
-/// What each thread does: sizes that say which thread and round they belong to.
+/// The work of a thread; each size identifies its thread and round.
 fn work(thread: u64) {
     let mut kept = Vec::new();
     for round in 0..50 {
@@ -110,7 +110,7 @@ fn threads_of_a_program_leave_each_of_their_blocks_once_allocated_and_once_freed
     assert_eq!(times, sizes.map(|bytes| (bytes, 1)).collect());
 }
 
-/// A block of the program's, whatever the optimiser thinks of it.
+/// Allocates a block that the optimizer cannot remove.
 fn buffer(bytes: u64) -> Vec<u8> {
     black_box(vec![1; usize::try_from(bytes).unwrap()])
 }
@@ -126,7 +126,7 @@ fn threads_that_have_steps_at_once_leave_a_good_trace() {
     let steps = marks
         .filter(|number| !trace.is_between_steps(*number))
         .count() as u64;
-    // All of one thread's and the mark that ends the last; those of others once it has ended.
+    // All steps of one thread, the mark that ends the last, and later steps of other threads.
     assert!((STEPS..=THREADS * STEPS + 1).contains(&steps), "{steps}");
 }
 
@@ -145,7 +145,7 @@ fn every_block_of_a_real_program_can_be_recorded() {
     let scene = Scene::new("real program");
     scene.run_well();
     let sums = Sums::of(&scene.trace());
-    // One key and at least one vector for each word, and the blocks of the threads.
+    // A key and at least one vector for each word, and the threads' blocks.
     assert!(sums.allocs > 2 * 4099 + 200, "{sums:?}");
     assert!(sums.peak_bytes < sums.bytes);
 }

@@ -1,5 +1,5 @@
-//! A program whose global allocator counts scopes: threads, thread-local destructors, forks, and the absence of
-//! allocations by the heap itself.
+//! A program whose global allocator counts by scope, in threads, thread-local destructors, forks
+//! and futures. Counting itself allocates nothing.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::RefCell;
@@ -107,7 +107,7 @@ fn a_child_of_a_fork_beside_counting_threads_counts_on() {
         // SAFETY: the child allocates, frees and ends.
         match unsafe { libc::fork() } {
             0 => {
-                // SAFETY: a child that hangs ends itself.
+                // SAFETY: has no preconditions. Ends a child that hangs.
                 unsafe { libc::alarm(300) };
                 let before = scope.report().total.live_blocks;
                 let more: Vec<_> = (0..100).map(|n| vec![n; 10]).collect();
@@ -115,12 +115,12 @@ fn a_child_of_a_fork_beside_counting_threads_counts_on() {
                 drop((mine, more));
                 let well =
                     grown == before + 101 && scope.report().total.live_blocks == before - 101;
-                // SAFETY: ends the child without the handlers of its parent.
+                // SAFETY: ends the child without its parent's exit handlers.
                 unsafe { libc::_exit(i32::from(!well)) };
             }
             child => {
                 let mut status = 0;
-                // SAFETY: our child; the status goes into a variable of ours.
+                // SAFETY: our child, and our variable for the status.
                 assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
                 assert_eq!(status, 0);
             }
@@ -132,7 +132,7 @@ fn a_child_of_a_fork_beside_counting_threads_counts_on() {
     }
 }
 
-/// Pending once.
+/// A future that is pending once.
 struct Later(bool);
 
 impl Future for Later {
@@ -152,7 +152,8 @@ fn poll(task: &mut Task) -> Poll<()> {
     task.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A thread that polls each task it is sent once, and allocates 7 bytes before and after, in a scope of its own.
+/// A thread with a scope of its own. It polls each task it receives once, and allocates 7 bytes
+/// before and after the poll.
 struct Poller {
     tasks: mpsc::Sender<Task>,
     polled: mpsc::Receiver<(Task, Poll<()>)>,
@@ -175,7 +176,7 @@ fn poller() -> Poller {
     Poller { tasks, polled, end }
 }
 
-/// Allocates three times `bytes` bytes, two of them at once at most, in three polls.
+/// Allocates `bytes` bytes, frees them, and allocates twice as many, in three polls.
 async fn works(bytes: usize) {
     let first = vec![0_u8; bytes];
     Later(false).await;
@@ -193,7 +194,7 @@ fn a_future_takes_its_scope_from_thread_to_thread_and_counts_nothing_of_theirs()
     let mut tasks = uncounted(|| futures.map(|future| Box::pin(future) as Task));
     let pollers = [poller(), poller()];
     for round in 0..3 {
-        // Each task goes to the thread that had the other one.
+        // Each task goes to the thread that last polled the other one.
         tasks.reverse();
         for (task, poller) in tasks.into_iter().zip(&pollers) {
             poller.tasks.send(task).unwrap();

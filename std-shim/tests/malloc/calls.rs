@@ -1,5 +1,5 @@
-//! Functions that the heap calls may allocate, wait, or be another library's, and a free may come from inside the C
-//! library.
+//! Functions that the heap calls may allocate, wait or belong to another library, and a free may
+//! come from inside the C library.
 
 use std::env;
 
@@ -10,7 +10,7 @@ use crate::program::{
     ALL, command, compile, compile_library, compile_with_names, run, same, times,
 };
 
-/// What decides when memory goes back and by whom, and what a free does.
+/// Settings that change when and in which thread memory is released, and what a free does.
 const SETTINGS: [&[(&str, &str)]; 6] = [
     &[],
     &[("LARDER_PURGE_AFTER", "1")],
@@ -52,12 +52,12 @@ fn threads_that_come_to_the_heap_at_their_very_end_leave_no_heap_behind() {
     assert_eq!(end.text(), "all ended\n", "{end:?}");
 }
 
-/// Returns the number of rounds, which must leave as little behind as half of them.
+/// Returns the number of rounds. All of them may leave no more behind than half of them.
 fn many() -> String {
     if is_long() { 10_000 } else { 300 }.to_string()
 }
 
-/// Without a thread of the heap's own, and with one.
+/// Without the heap's background thread, and with it.
 const BACKGROUND: [&[(&str, &str)]; 2] = [SETTINGS[0], SETTINGS[2]];
 
 #[test]
@@ -77,7 +77,7 @@ fn a_fork_handler_waits_for_a_lock_whose_holder_allocates() {
     same("fork_lock.c", &[&times().to_string()], &ALL, 1);
     let library = compile_library("fork_lock.c");
     let program = compile("fork_lock.c", System);
-    // The loader begins with the last one, so the heap's handlers are older than the library's.
+    // The loader initializes the last library first, so the heap's handlers are the older ones.
     let both = env::join_paths([&library, &library::shared()]).unwrap();
     for setting in BACKGROUND {
         for preloaded in [library::shared().as_os_str(), &both] {
@@ -92,14 +92,14 @@ fn a_fork_handler_waits_for_a_lock_whose_holder_allocates() {
 #[test]
 fn no_allocation_opens_a_library() {
     let library = compile_library("opens.c");
-    // The loader begins with the last one.
+    // The loader initializes the last library first.
     let both = env::join_paths([&library::shared(), &library]).unwrap();
     let mut command = command(compile("early.c", System), System);
     let end = run(command.env("LD_PRELOAD", both));
     assert!(end.status.success(), "{}", end.text());
 }
 
-/// Calls that a program with its own threads lives without if they are refused, each alone and these together.
+/// System calls that a program with threads can do without. Each group is refused together.
 const REFUSED: [&[&str]; 14] = [
     &["clone", "clone3"],
     &["getrandom"],
@@ -117,7 +117,7 @@ const REFUSED: [&[&str]; 14] = [
     &["only"],
 ];
 
-/// System calls that a heap without a thread of its own, in which no block moves, does not make.
+/// System calls that a heap does not make if it has no background thread and moves no block.
 const NEVER_MADE: [&[&str]; 7] = [
     &["clone", "clone3"],
     &["getrandom"],

@@ -1,5 +1,5 @@
-//! The additions of the checking heap to the hardened one: stacks, threads, lengths, leaks; and the reactions that a
-//! program may choose.
+//! What the checking heap adds to the hardened one: stacks, threads, lengths and leaks. Also the
+//! reactions to misuse that a program can choose.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::program::{
     End, Heap, command, compile, compile_library_with, compile_with_names, run, times,
 };
 
-/// The lines of a report under a heading, up to the next.
+/// Returns the lines of a report below a heading, up to the next heading.
 fn under<'a>(report: &'a str, heading: &str) -> Vec<&'a str> {
     let lines = report
         .lines()
@@ -20,7 +20,7 @@ fn under<'a>(report: &'a str, heading: &str) -> Vec<&'a str> {
     frames.collect()
 }
 
-/// The number of the thread that a heading names.
+/// Returns the number of the thread that a heading names.
 fn thread<'a>(report: &'a str, heading: &str) -> &'a str {
     let mut lines = report.lines().map(str::trim);
     let line = lines.find(|line| line.starts_with(heading)).unwrap();
@@ -101,8 +101,8 @@ fn a_report_has_as_many_frames_as_are_wished() {
     }
 }
 
-/// Frames that vary, handlers of signals, code without tables, threads, stacks of the program's own, and libraries of which
-/// one comes to lie where another was.
+/// The program has frames of various lengths, signal handlers, code without unwind tables, threads,
+/// stacks of its own, and a library loaded where another one was.
 #[test]
 fn stacks_are_those_of_the_c_library_however_the_program_came_there() {
     let libraries = ["-DWORDS=100", "-DWORDS=200"]
@@ -154,7 +154,6 @@ fn a_program_goes_on_where_that_is_wished() {
     }
 }
 
-/// The blocks that are not freed at the end, by the stack that allocated them.
 #[test]
 fn what_is_not_freed_is_said_at_the_end_by_the_place_that_allocated_it() {
     for heap in [Linked, Preloaded, Inside] {
@@ -183,7 +182,7 @@ fn what_is_not_freed_is_said_at_the_end_by_the_place_that_allocated_it() {
     }
 }
 
-/// Kinds of misuse, and whether a heap must be checking to find them.
+/// Kinds of misuse, and whether only a checking heap detects them.
 const KINDS: [(&str, bool); 10] = [
     ("twice", false),
     ("resize-freed", false),
@@ -214,7 +213,7 @@ fn a_hook_is_told_of_each_misuse_at_random_moments_and_of_nothing_else() {
 
 #[test]
 fn programs_without_an_unwinder_are_checked_without_stacks() {
-    // Nothing can be loaded by a program that is whole.
+    // A static program cannot load the unwinder.
     let program = compile("stacks.c", Alone);
     let end = checking(&program, System, "twice");
     end.assert_ended_by(libc::SIGABRT, "larder: freed a block twice: 0x", "");

@@ -1,4 +1,4 @@
-//! The promises of the functions of C and the operators of C++.
+//! The contracts of the functions of C and the operators of C++.
 
 use std::process::Command;
 
@@ -13,7 +13,6 @@ fn each_function_of_c_does_what_it_promises() {
 
 #[test]
 fn blocks_that_threads_shuffle_keep_their_contents() {
-    // A million operations.
     let thousands = if is_long() { "2000" } else { "125" };
     same("shuffle.c", &[thousands], &ALL, 1);
 }
@@ -63,7 +62,7 @@ fn each_operator_of_cpp_does_what_it_promises() {
 
 #[test]
 fn operators_that_a_program_replaces_are_used_by_the_others() {
-    // Not beside `liblarder.a`, in which all operators are one piece.
+    // Not with `liblarder.a`, which has all operators in one object file.
     same("replaced.cpp", &[], &[Preloaded, Linked], 1);
 }
 
@@ -111,6 +110,6 @@ fn programs_that_hold_the_whole_c_library_run() {
 /// Returns whether the C library can be linked statically.
 fn has_static_libraries() -> bool {
     let answer = Command::new("cc").arg("-print-file-name=libc.a").output();
-    // A file that is not there is named as it was asked for.
+    // For a missing file, the compiler prints the name as it was given.
     answer.is_ok_and(|output| output.stdout.starts_with(b"/"))
 }

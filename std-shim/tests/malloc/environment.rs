@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use crate::program::Heap::{Inside, Linked, Preloaded, System};
 use crate::program::{End, Heap, command, compile, run};
 
-/// Each variable with values that are understood and a text that is said of others.
+/// Each variable with valid values, and the text that the heap prints for other values.
 const VARIABLES: [(&str, &[&str], &str); 10] = [
     (
         "LARDER_MODE",
@@ -128,7 +128,7 @@ fn a_thread_of_the_heap_s_own_is_there_if_it_is_asked_for() {
 #[test]
 fn a_program_with_rights_of_its_file_takes_no_notice() {
     let program = compile("rights.c", Inside);
-    // To another user's program with this bit the kernel gives that user's rights.
+    // The kernel runs a program with this bit with the privileges of its owner.
     let is_prepared = chown(&program, Some(65534), None).is_ok()
         && fs::set_permissions(&program, Permissions::from_mode(0o4755)).is_ok();
     let end = run(command(&program, Inside).env("LARDER_MODE", "some"));

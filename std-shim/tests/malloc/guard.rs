@@ -1,5 +1,5 @@
-//! Blocks with guard pages: an access to such a page ends the process by a fault, which is explained on request, and other
-//! misuse of these blocks is found. Programs without misuse are in `life`.
+//! Blocks with guard pages. An access to such a page ends the process with a fault, explained on
+//! request. Other misuse of these blocks is detected. Programs without misuse are in `life`.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::program::Heap::Linked;
 use crate::program::{End, Heap, command, compile, compile_with_names, run};
 
-/// With guard pages for one block in so many.
+/// Runs a program with guard pages for one block in `one_in`.
 fn guarded(one_in: &str, program: &Path, heap: Heap, arguments: &[&str]) -> End {
     run(command(program, heap)
         .args(arguments)
@@ -32,7 +32,7 @@ fn who_touches_a_guard_or_a_freed_block_faults_and_it_is_explained() {
             end.assert_ended_by(libc::SIGSEGV, &first, &what);
             let block = format!("  block {}: {length} bytes, ", said.trim());
             assert!(report.lines().nth(1).unwrap().starts_with(&block), "{what}");
-            // The first is the function that faulted, or asked for the block.
+            // The first frame is the function that faulted or that allocated the block.
             for (heading, function) in [("found by", " touch"), ("allocated by", " main")] {
                 let mut lines = report.lines().skip_while(|line| !line.contains(heading));
                 let first = lines.nth(1).unwrap();
@@ -51,7 +51,7 @@ fn a_fault_that_nobody_wants_explained_is_the_program_s() {
     let end = run(silent.args(["past", "100", "0"]).env("LARDER_GUARD", "1"));
     assert_eq!(end.status.signal(), Some(libc::SIGSEGV));
     assert_eq!(end.complaints(), "");
-    // A handler of the program's own gets the fault in the end.
+    // The fault finally goes to the program's own handler.
     let end = guarded("1", &program, Linked, &["own-handler", "100", "0"]);
     assert_eq!(end.status.code(), Some(7), "{}", end.text());
     assert!(end.text().ends_with("own handler\n"));
@@ -69,7 +69,7 @@ fn other_misuse_of_these_blocks_is_found() {
         ("realloc-inside", &format!("resized {no_block}")),
     ] {
         for length in ["1", "100", "1023", "4000"] {
-            // A block that fills its room leaves none to be looked at.
+            // A block that fills its page has no slack to be checked.
             if misuse == "slack" && length == "4000" {
                 continue;
             }
@@ -87,7 +87,7 @@ fn blocks_lie_at_both_sides_of_their_pages() {
     end.assert_says("went on\n", "places");
 }
 
-/// A heap that looks at every block has no guard pages.
+/// A heap that verifies every block has no guard pages.
 #[test]
 fn blocks_with_a_page_and_without_come_and_go() {
     let program = compile("guard.c", Linked);

@@ -1,5 +1,5 @@
-//! The hardened heap and the checking one: each misuse ends the program with a line that names it and its place.
-//! Programs without misuse are in `life`.
+//! The hardened heap and the checking one: each misuse ends the program with a line that names the
+//! misuse and the address. Programs without misuse are in `life`.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ const BEFORE: &str = "larder: wrote before the start of a block: 0x";
 const BENT: &str = "larder: wrote to free memory, which would be allocated twice: 0x";
 const AFTER: &str = "larder: wrote to a block that was freed: 0x";
 
-/// Each misuse with what is said of it, and whether the address is the block's own.
+/// Each misuse, the beginning of its report, and whether the report names the block's own address.
 const MISUSES: [(&str, &str, bool); 24] = [
     ("twice", TWICE, true),
     ("twice-others-between", TWICE, true),
     ("twice-in-threads", TWICE, true),
-    // What starts there now may be another block, freed in its turn.
+    // By then another block may have been allocated there and freed.
     ("twice-later", "larder: freed a", true),
     (
         "realloc-freed",
@@ -54,10 +54,10 @@ const MISUSES: [(&str, &str, bool); 24] = [
     ("freed-in-slack", AFTER, true),
 ];
 
-/// Lengths from the shortest class to blocks without one; all but the first are whole classes of the plain heap.
+/// Lengths up to large blocks; all but the first fill a block of the plain heap.
 const LENGTHS: [&str; 6] = ["8", "16", "1024", "4096", "131072", "262144"];
 
-/// Found by the checking heap only.
+/// Misuse that only the checking heap detects.
 const MORE_MISUSES: [(&str, &str, bool); 5] = [
     ("before-1", BEFORE, true),
     ("before-16", BEFORE, true),
@@ -66,11 +66,11 @@ const MORE_MISUSES: [(&str, &str, bool); 5] = [
     ("freed-zero", AFTER, true),
 ];
 
-/// Returns the misuse that a mode finds.
+/// Returns the misuse that a mode detects.
 fn misuses(mode: &str) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
     let is_checking = mode == "checking";
     let more = MORE_MISUSES.into_iter().filter(move |_| is_checking);
-    // Where the next block has a front, the program cannot tell where the last byte is.
+    // Where the next block has a front, the program cannot find the last byte of its block.
     let all = MISUSES
         .into_iter()
         .filter(move |(misuse, ..)| !(is_checking && *misuse == "past-last"));
@@ -104,16 +104,16 @@ fn each_misuse_is_found_whatever_the_length_of_the_block() {
     }
 }
 
-/// Misuse of other lengths, with the signal that ends the program and what is said.
+/// Other misuse: its lengths, the signal that ends the program, and the beginning of the report.
 const OTHERS: [(&str, &[&str], libc::c_int, &str); 8] = [
-    // A link that was changed ends the program when it is read.
+    // A changed link ends the program when it is read.
     ("list-bent", &["20", "1000"], libc::SIGABRT, AFTER),
     ("list-first-byte", &["20", "1000"], libc::SIGABRT, AFTER),
     ("list-last-byte", &["20", "1000"], libc::SIGABRT, AFTER),
     ("list-overwritten", &["20", "1000"], libc::SIGABRT, AFTER),
-    // A block in use is not given again by a list that was bent.
+    // A changed list does not allocate a block that is in use.
     ("early-bent", &["20", "1000"], libc::SIGABRT, BENT),
-    // A block of nothing can be neither read nor written.
+    // A block of zero bytes can be neither read nor written.
     ("nothing-read", &["16"], libc::SIGSEGV, ""),
     ("nothing-write", &["16"], libc::SIGSEGV, ""),
     ("nothing-twice", &["16"], libc::SIGABRT, NO_BLOCK),
@@ -139,14 +139,14 @@ fn longer_blocks_are_looked_at_but_for_writes_after_their_free() {
         .into_iter()
         .flat_map(|mode| misuses(mode).map(move |misuse| (mode, misuse)))
     {
-        // Their memory is the system's by then.
+        // Their memory has been returned to the system by then.
         if words == AFTER {
             continue;
         }
-        // In an arena, and in a mapping of its own.
+        // The first two in an arena, the last in a mapping of its own.
         for length in ["1048576", "5000000", "1200000000"] {
             let end = in_mode(mode, &program, Linked, &[misuse, length]);
-            // It is no block any more.
+            // The block no longer exists.
             let expected = match misuse {
                 "twice" | "twice-others-between" | "twice-in-threads" => NO_BLOCK,
                 "realloc-freed" => "larder: resized an address",
@@ -173,7 +173,7 @@ fn a_delete_that_knows_another_length_or_alignment_is_found() {
         let end = in_mode("hardened", &program, Preloaded, &[&number]);
         end.assert_ended_by(libc::SIGABRT, words, &number);
     }
-    // A length that a `new` of the program's own never told the heap is none of its business.
+    // The heap does not check a length that the program's own `new` did not pass to it.
     for name in ["misuse_hardened.cpp", "longer_new.cpp"] {
         let end = in_mode("hardened", &compile(name, System), Preloaded, &["5"]);
         end.assert_says("went on\n", name);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Builds both libraries once, fast if nothing has changed. Returns their folder.
+/// Builds both libraries once, which is quick if nothing has changed. Returns their folder.
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("release"))
@@ -25,7 +25,7 @@ fn build(profile: &str) -> PathBuf {
         .arg(manifest)
         .arg("--target-dir")
         .arg(&target)
-        // Such a build takes more stack than the library promises.
+        // An incremental build needs more stack than the library promises.
         .env_remove("CARGO_INCREMENTAL")
         .output()
         .unwrap();
@@ -34,7 +34,7 @@ fn build(profile: &str) -> PathBuf {
     target.join(if profile == "dev" { "debug" } else { profile })
 }
 
-/// Returns the preloaded library.
+/// Returns the path of the library for `LD_PRELOAD`.
 pub(crate) fn shared() -> PathBuf {
     folder().join("liblarder.so")
 }

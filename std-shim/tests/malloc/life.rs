@@ -54,7 +54,8 @@ fn fork_handlers_older_than_the_heap_s_allocate() {
     let program = compile("forks.c", System);
     let expected = run(command(&program, System).arg(&rounds));
     assert!(expected.status.success());
-    // The loader begins with the last one, so the first of these pairs has the older handlers.
+    // The last library is initialized first, so the handlers of `first` are older in the first
+    // pair.
     for pair in [[&library::shared(), &first], [&first, &library::shared()]] {
         let both = env::join_paths(pair).unwrap();
         let end = run(command(&program, System)
@@ -91,12 +92,12 @@ fn the_heap_takes_little_stack_and_its_first_allocation_no_more_than_a_page() {
 
 #[test]
 fn a_thread_is_not_cancelled_inside_the_heap() {
-    // Each moves and zeroes gigabytes.
+    // Each round moves and zeroes gigabytes.
     let rounds = (times() / 2).min(1000).to_string();
     same("cancel.c", &[&rounds], &[Preloaded, Inside], 1);
 }
 
-/// Configurations by the words of the table below.
+/// The configurations behind the words in [`PROGRAMS`].
 const CONFIGURATIONS: [(&str, &[(&str, &str)]); 8] = [
     ("tuned", &[("LARDER_MODE", "memory")]),
     ("tuned", &[("LARDER_MODE", "speed")]),
@@ -123,8 +124,8 @@ const CONFIGURATIONS: [(&str, &[(&str, &str)]); 8] = [
     ),
 ];
 
-/// Programs without misuse, their arguments, and the configurations in which they print the same as on the system's
-/// heap. `ROUNDS` is [`times`].
+/// Programs without misuse, their arguments, and the configurations in which they print the same as
+/// on the system's heap. `ROUNDS` stands for [`times`].
 const PROGRAMS: [(&str, &str, &str); 18] = [
     ("contract.c", "", "hardened guard"),
     ("limits.c", "", "hardened"),

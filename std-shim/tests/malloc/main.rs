@@ -1,13 +1,14 @@
-//! The process heap as the malloc of programs in C and C++, and of installed programs: each runs on the C library's
-//! heap and on `liblarder`, preloaded or linked, and must end and print the same.
+//! The process heap as the malloc of C and C++ programs and of installed programs. Each runs on the
+//! C library's heap and on `liblarder`, preloaded or linked, and must exit and print the same.
 //!
 //! * `library` builds `liblarder` once · `program` compiles, runs and compares
-//! * `contract` what the functions and operators promise · `life` how processes and threads begin, fork and end · `calls`
-//!   what the heap calls, and where
-//! * `environment` the variables · `hardened` the hardened heap and the checking one · `checking` what the second says ·
-//!   `guard` guard pages · `statistics` what is said at the end · `real` installed programs
+//! * `contract` the contracts of functions and operators · `life` how processes and threads begin,
+//!   fork and end · `calls` what the heap calls, and where
+//! * `environment` the variables · `hardened` the hardened heap and the checking one · `checking` the
+//!   reports of the checking one · `guard` guard pages · `statistics` the report at exit · `real`
+//!   installed programs
 //!
-//! The programs in C and C++ are in `programs/`. With `LARDER_ROUNDS=all` they make 10,000 rounds in place of 20.
+//! The C and C++ programs are in `programs/`; with `LARDER_ROUNDS=all` they make 10,000 rounds.
 #![cfg(all(
     target_os = "linux",
     target_env = "gnu",

@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 use crate::common::is_long;
 use crate::library;
 
-/// Returns the number of a program's rounds.
+/// Returns the number of rounds of a program.
 pub(crate) fn times() -> usize {
     if is_long() { 10_000 } else { 20 }
 }
 
-/// The arguments of `contract.c`.
+/// Returns the arguments of `contract.c`.
 pub(crate) fn contract_arguments() -> &'static [&'static str] {
     if is_long() { &["all"] } else { &[] }
 }
 
-/// A process that runs longer hangs.
+/// Returns the time after which a process counts as hung.
 fn limit() -> Duration {
     Duration::from_secs(if is_long() { 3600 } else { 1000 })
 }
@@ -34,19 +34,19 @@ fn limit() -> Duration {
 pub(crate) enum Heap {
     /// The C library's.
     System,
-    /// Larder's by `LD_PRELOAD`.
+    /// Larder's, through `LD_PRELOAD`.
     Preloaded,
-    /// Larder's, as the program is linked with `liblarder.so`.
+    /// Larder's, in a program linked with `liblarder.so`.
     Linked,
-    /// Larder's, as the program is linked with `liblarder.a`.
+    /// Larder's, in a program linked with `liblarder.a`.
     Inside,
-    /// Larder's, as the program is linked with `liblarder.a` and the C library whole.
+    /// Larder's, in a program linked statically with `liblarder.a` and the C library.
     Alone,
 }
 
 use Heap::{Alone, Inside, Linked, Preloaded, System};
 
-/// The end and output of a process.
+/// The exit status and the output of a process.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct End {
     pub(crate) status: ExitStatus,
@@ -65,7 +65,7 @@ impl End {
         String::from_utf8_lossy(&self.err).into_owned()
     }
 
-    /// Asserts that a signal ended the process, after complaints that begin with these words.
+    /// Asserts that a signal ended the process, and that standard error begins with these words.
     #[track_caller]
     pub(crate) fn assert_ended_by(&self, signal: libc::c_int, words: &str, what: &str) {
         let complaints = self.complaints();
@@ -74,7 +74,7 @@ impl End {
         assert!(complaints.starts_with(words), "{what}");
     }
 
-    /// Asserts that the process ended well, printed what ends with this text, and complained of nothing.
+    /// Asserts success, output that ends with this text, and nothing on standard error.
     #[track_caller]
     pub(crate) fn assert_says(&self, text: &str, what: &str) {
         let (said, complaints) = (self.text(), self.complaints());
@@ -83,7 +83,7 @@ impl End {
     }
 }
 
-/// A new empty folder.
+/// Creates a new empty folder.
 pub(crate) fn new_folder() -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -95,34 +95,34 @@ pub(crate) fn new_folder() -> PathBuf {
     folder
 }
 
-/// A file among the programs.
+/// Returns the path of a file in `programs/`.
 pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/malloc/programs")
         .join(name)
 }
 
-/// Compiles a program in C or C++ for a heap. Nothing is left out because the compiler knows what `malloc` does.
+/// Compiles a C or C++ program for a heap, without optimizations that rely on what `malloc` does.
 pub(crate) fn compile(name: &str, heap: Heap) -> PathBuf {
     build(name, heap, &[])
 }
 
-/// Compiles a program whose functions have names that others can see.
+/// Compiles a program that exports the names of its functions.
 pub(crate) fn compile_with_names(name: &str, heap: Heap) -> PathBuf {
     build(name, heap, &["-rdynamic"])
 }
 
-/// Compiles a library in C or C++.
+/// Compiles a C or C++ library.
 pub(crate) fn compile_library(name: &str) -> PathBuf {
     build(name, System, &["-shared", "-fPIC"])
 }
 
-/// Compiles a library in C with a name defined.
+/// Compiles a C library with an option that defines a macro.
 pub(crate) fn compile_library_with(name: &str, defined: &str) -> PathBuf {
     build(name, System, &["-shared", "-fPIC", defined])
 }
 
-/// Builds each program once for each way to link it.
+/// Builds each program once for each way of linking it.
 fn build(name: &str, heap: Heap, options: &[&str]) -> PathBuf {
     type Built = Mutex<BTreeMap<String, Arc<OnceLock<PathBuf>>>>;
     static BUILT: Built = Mutex::new(BTreeMap::new());
@@ -170,11 +170,11 @@ fn link(name: &str, heap: Heap, options: &[&str]) -> PathBuf {
     built
 }
 
-/// A command whose heap is the system's or, by `LD_PRELOAD`, Larder's.
+/// Returns a command that runs a program, with Larder preloaded if `heap` says so.
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>, heap: Heap) -> Command {
     let mut command = Command::new(program);
     command.env_remove("LD_PRELOAD").stdin(Stdio::null());
-    // It is of the tests.
+    // This variable is for the tests.
     command.env_remove("LARDER_ROUNDS");
     if heap == Preloaded {
         command.env("LD_PRELOAD", library::shared());
@@ -182,11 +182,11 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>, heap: Heap) -> Comma
     command
 }
 
-/// Runs a command to its end, with all the processes that it starts.
+/// Runs a command to its end. If it hangs, ends all the processes that it started.
 pub(crate) fn run(command: &mut Command) -> End {
     let folder = new_folder();
     let (out, err) = (folder.join("out"), folder.join("err"));
-    // Files: a pipe is open as long as a process that hangs has it.
+    // Files, because a pipe stays open as long as a hung process has it.
     let mut child = command
         .process_group(0)
         .stdout(File::create(&out).unwrap())
@@ -200,7 +200,7 @@ pub(crate) fn run(command: &mut Command) -> End {
         }
         if begin.elapsed() > limit {
             let group = -libc::pid_t::try_from(child.id()).unwrap();
-            // SAFETY: ends the processes of a group that we made, whose first one is not waited for yet.
+            // SAFETY: ends the processes of our own group, whose leader has not been waited for.
             unsafe { libc::kill(group, libc::SIGKILL) };
             child.wait().unwrap();
             panic!("hangs: {command:?}: {:?}", fs::read_to_string(&out));
@@ -217,8 +217,8 @@ pub(crate) fn run(command: &mut Command) -> End {
     end
 }
 
-/// Runs a program in C or C++ on the system's heap and then, as often as is said, on Larder's in these ways.
-/// Checks that it succeeds with the same output.
+/// Runs a C or C++ program on the system's heap, and `processes` times on Larder's in each of these
+/// ways. Checks that it succeeds with the same output.
 pub(crate) fn same(name: &str, arguments: &[&str], ways: &[Heap], processes: usize) {
     let expected = run(command(compile(name, System), System).args(arguments));
     let said = expected.text();
@@ -238,5 +238,5 @@ pub(crate) fn same(name: &str, arguments: &[&str], ways: &[Heap], processes: usi
     }
 }
 
-/// All ways to Larder's heap.
+/// The usual ways to use Larder's heap.
 pub(crate) const ALL: [Heap; 3] = [Preloaded, Linked, Inside];

@@ -1,5 +1,5 @@
-//! Installed programs print the same on Larder's heap, also hardened or checking, as on the system's. A missing
-//! program is left out, and the test names its package.
+//! Installed programs print the same on Larder's heap, even hardened or checking, as on the
+//! system's. A missing program is skipped, and the test names its package.
 
 use std::env;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::program::{End, Heap, command, compile, new_folder, run, source};
 
 /// Returns whether a program is installed.
 fn is_installed(program: &str) -> bool {
-    // Those of OpenSSH have no such option, and the server is in a folder of its own.
+    // OpenSSH's programs have no such option, and its server is in another folder.
     let is_there = if program.starts_with("ssh") {
         let folders = env::var("PATH").unwrap_or_default() + ":/usr/sbin";
         let mut paths = folders
@@ -33,7 +33,7 @@ fn is_installed(program: &str) -> bool {
     is_there
 }
 
-/// The package of Debian that has a program.
+/// Returns the Debian package of a program.
 fn package_of(program: &str) -> &str {
     match program {
         "cc" => "gcc",
@@ -60,7 +60,7 @@ fn end_in(mode: &str, program: &str, arguments: &[&str], heap: Heap) -> End {
         .current_dir(new_folder()))
 }
 
-/// Runs an installed program on both heaps, and on Larder's in all its modes.
+/// Checks that an installed program does the same on both heaps, on Larder's in three modes.
 fn same(program: &str, arguments: &[&str]) {
     if !is_installed(program) {
         return;
@@ -87,7 +87,7 @@ fn same(program: &str, arguments: &[&str]) {
     }
 }
 
-/// Runs a script on both heaps if its programs are installed and it runs on the system's.
+/// Runs a script on both heaps if its programs are installed and it succeeds on the system's heap.
 fn same_script(name: &str, programs: &[&str]) {
     if !programs.iter().all(|program| is_installed(program)) {
         return;
@@ -106,7 +106,7 @@ fn script(name: &str) -> String {
     source(name).to_str().unwrap().to_owned()
 }
 
-/// A long file that is the same for both heaps.
+/// Returns the path of a long file.
 fn long_file() -> String {
     let path = library::folder().join("liblarder.a");
     path.to_str().unwrap().to_owned()

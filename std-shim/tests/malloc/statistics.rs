@@ -1,4 +1,4 @@
-//! The report about the heap at the end of a process.
+//! The report about the heap when a process ends.
 
 use crate::program::Heap::{Inside, Linked, Preloaded};
 use crate::program::{End, Heap, command, compile, run};
@@ -16,7 +16,7 @@ fn with_stats(heap: Heap, mode: &str, stats: &str) -> End {
     end
 }
 
-/// A number of a text.
+/// Returns the number that a report has for a name.
 fn number(text: &str, name: &str) -> u64 {
     let mut lines = text.lines().map(str::split_whitespace);
     let line = lines.find_map(|mut line| (line.next() == Some(name)).then_some(line));
@@ -44,7 +44,7 @@ fn each_process_says_at_its_end_what_its_heap_holds_and_its_peak() {
             let peak = number("peak_bytes");
             assert!((50 * MIB..80 * MIB).contains(&peak), "{said}");
             assert!(number("resident_bytes") < peak, "{said}");
-            // A hardened heap keeps nothing at hand, and its free blocks in quarantine.
+            // A hardened heap caches nothing; its free blocks are in quarantine.
             let kept = number("kept_bytes");
             assert_eq!(kept >= 30 * 3000, mode == "balanced", "{said}");
         }

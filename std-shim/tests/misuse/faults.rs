@@ -1,4 +1,4 @@
-//! Guard pages: accesses to them, and the share of blocks that have some.
+//! Accesses to guard pages, and the share of blocks that have guard pages.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
@@ -7,10 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use crate::common::{Random, is_long};
 use crate::{HEAP, run};
 
-/// Bytes of a page.
 const PAGE_BYTES: usize = 4096;
 
-/// Touches memory beside a block, or its own after its free, by the verbs of C or of Rust.
+/// Touches memory next to a block, or a freed block, with the calls of C or of Rust.
 pub(crate) fn touch(verbs: &str, place: &str, bytes: usize) {
     let layout = Layout::from_size_align(bytes, 8).unwrap();
     let block = match verbs {
@@ -36,7 +35,7 @@ pub(crate) fn touch(verbs: &str, place: &str, bytes: usize) {
             block
         }
     };
-    // SAFETY: none: the process is to end here.
+    // SAFETY: none: the process must end here.
     unsafe { at.write_volatile(1) };
     println!("went on");
 }
@@ -81,7 +80,7 @@ const ROUNDS: usize = 100_000;
 
 /// Returns the number of blocks with a guard page, in a loop that frees each block.
 pub(crate) fn blocks_in_pages() -> usize {
-    // With a page of its own a block is exactly as long as requested.
+    // A block in a page of its own is exactly as long as requested.
     const LAYOUT: Layout = Layout::new::<[u8; 100]>();
     let has_page = |_: &usize| {
         // SAFETY: the layout is not empty.
@@ -105,7 +104,7 @@ fn of_a_loop_that_frees_what_it_allocates_about_one_block_in_so_many_has_a_page(
         end.assert_well(mode);
         let mut lines = end.said.lines();
         let found = lines.find_map(|line| line.strip_prefix("said ")?.parse().ok());
-        // What the thread needs more than it has at hand is counted, too.
+        // Refills of the thread's cache count as well as frees, so more blocks may have a page.
         let range = expected * 8 / 10..=expected * 3;
         assert!(range.contains(&found.unwrap()), "{mode}: {found:?}");
     }

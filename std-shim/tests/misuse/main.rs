@@ -1,10 +1,10 @@
-//! Misuse of the heap by a Rust program, and its absence, in each mode that finds some: hardened, checking, and with
-//! guard pages. Programs in C and C++ are tested in `malloc`, the plain heap in `process`.
+//! Misuse of the heap by a Rust program, and correct use, in each mode that detects misuse. C and
+//! C++ programs are in `malloc`, the plain heap in `process`.
 //!
-//! The program starts itself again for each mode, which the environment sets, and each task.
+//! The program starts itself again for each task and for each mode, which the environment sets.
 //!
-//! * `random` each kind of misuse at random moments · `reports` what is said, and when a process ends · `faults`
-//!   accesses to guard pages, and how many blocks have some
+//! * `random` each kind of misuse at random moments · `reports` stacks, reports at exit, hooks that
+//!   panic · `faults` guard pages
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", not(miri)))]
 
@@ -19,13 +19,13 @@ use std::process::ExitStatus;
 
 use larder::Larder;
 
-/// Not the program's own allocator: there are few guard pages, which the test harness would have.
+/// Not the global allocator, because the test harness would use up the few guard pages.
 static HEAP: Larder = Larder::new().with_environment();
 
 /// The variable that selects a process's task.
 const TASK: &str = "HEAP_TEST_TASK";
 
-/// The modes by their words here, and the variable that sets each.
+/// The name of each mode, and the variable that sets it.
 const MODES: [(&str, (&str, &str)); 5] = [
     ("hardened", ("LARDER_MODE", "hardened")),
     ("checking", ("LARDER_MODE", "checking")),
@@ -34,15 +34,15 @@ const MODES: [(&str, (&str, &str)); 5] = [
     ("guard-1000", ("LARDER_GUARD", "1000")),
 ];
 
-/// The end and the output of a process.
+/// The exit status and the output of a process.
 struct End {
     status: ExitStatus,
-    /// The lines of its task.
+    /// Standard output.
     said: String,
     report: String,
 }
 
-/// Runs a task in a mode, or in the plain heap if there is none of this name.
+/// Runs a task in a mode, or on the plain heap if there is no mode of this name.
 fn run(mode: &str, task: &str, variables: &[(&str, &str)]) -> End {
     let mode = MODES.iter().filter(|(name, _)| *name == mode);
     let output = common::this_program()
@@ -61,7 +61,7 @@ fn run(mode: &str, task: &str, variables: &[(&str, &str)]) -> End {
 }
 
 impl End {
-    /// Asserts that the process ended well and reported nothing.
+    /// Asserts that the process succeeded and reported nothing.
     #[track_caller]
     fn assert_well(&self, what: &str) {
         let is_well = self.status.success() && self.report.is_empty();

@@ -1,5 +1,5 @@
-//! Random misuse of a global allocator's verbs, among correct allocations, frees and writes: the hook gets each misuse
-//! with its text and the block's address, and nothing else.
+//! Random misuse of a global allocator, among correct allocations, frees and writes. The hook gets
+//! each misuse, with its text and the block's address, and nothing else.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::os::unix::process::ExitStatusExt;
@@ -20,7 +20,7 @@ const AFTER: &str = "wrote to a block that was freed";
 const RESIZED_FREED: &str = "resized a block that was freed";
 const RESIZED_NO_BLOCK: &str = "resized an address where no block of this heap starts";
 
-/// Each kind of misuse with what is said of it, and the modes that find it.
+/// Each kind of misuse, its text, and the modes that detect it.
 const KINDS: [(&str, &str, &str); 15] = [
     ("twice", TWICE, "hardened checking guard"),
     ("long-twice", NO_BLOCK, "hardened checking"),
@@ -39,25 +39,25 @@ const KINDS: [(&str, &str, &str); 15] = [
     ("after-free", AFTER, "hardened checking"),
 ];
 
-/// Blocks at hand, and more than wait in quarantine.
+/// The number of live blocks, and a number of blocks that exceeds the quarantine.
 const COUNT: usize = 100;
 const QUARANTINE: usize = 17_000;
 
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn free(block: *mut u8, layout: Layout) {
-    // SAFETY: a block of the heap, or the heap says that it is none.
+    // SAFETY: a block of the heap, or an address that the heap rejects.
     unsafe { HEAP.dealloc(block, layout) }
 }
 
 fn resize(block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-    // SAFETY: a block of the heap, or the heap says that it is none.
+    // SAFETY: a block of the heap, or an address that the heap rejects.
     unsafe { HEAP.realloc(block, layout, bytes) }
 }
 
-/// Changes a byte outside of all blocks.
+/// Changes a byte outside all blocks.
 fn change(byte: *mut u8) {
-    // SAFETY: memory of the heap's, which looks at it.
+    // SAFETY: memory of the heap, which checks it.
     let byte = unsafe { &mut *byte };
     *byte = !*byte;
 }
@@ -71,7 +71,7 @@ struct Held {
 
 struct Program {
     random: Random,
-    /// Whether a block must lie in a page of its own to be misused.
+    /// Whether only blocks in pages of their own are misused.
     in_pages: bool,
     held: Vec<Held>,
 }
@@ -102,7 +102,7 @@ impl Program {
     fn fill(&mut self, block: *mut u8, layout: Layout) -> Held {
         assert!(!block.is_null() && block.addr().is_multiple_of(layout.align()));
         let fill = self.random.next(256) as u8;
-        // SAFETY: ours, that long.
+        // SAFETY: our block, of this length.
         unsafe { block.write_bytes(fill, layout.size()) };
         Held {
             block,
@@ -118,13 +118,13 @@ impl Program {
     }
 
     fn allocate_as(&mut self, layout: Layout) -> Held {
-        // SAFETY: a heap that finds misuse serves layouts without bytes, too.
+        // SAFETY: a heap that detects misuse serves empty layouts, too.
         let block = unsafe { HEAP.alloc(layout) };
         self.fill(block, layout)
     }
 
     fn check(held: &Held, bytes: usize) {
-        // SAFETY: ours, that long.
+        // SAFETY: our block, of this length.
         let found = unsafe { std::slice::from_raw_parts(held.block, bytes) };
         assert!(found.iter().all(|&byte| byte == held.fill));
     }
@@ -150,13 +150,13 @@ impl Program {
         assert!(told.is_empty(), "told of nothing: {told:?}");
     }
 
-    /// A block to be misused, which another one replaces.
+    /// Takes a block for misuse, and puts another one in its place.
     fn take(&mut self) -> Held {
         loop {
             let place = self.random.next(COUNT);
             let held = self.held[place];
             let size = held.layout.size();
-            // One that leaves some of its page.
+            // The block must leave part of its page unused.
             let has_page = HEAP.usable_size(held.block) == Some(size) && size < 4000;
             if self.in_pages && (!has_page || size.is_multiple_of(16)) {
                 self.go_on(1);
@@ -167,7 +167,7 @@ impl Program {
         }
     }
 
-    /// A block to be misused in this way.
+    /// Returns a block for this kind of misuse.
     fn victim(&mut self, kind: &str) -> Held {
         match kind {
             "nothing-twice" => self.allocate_as(layout(0, 1)),
@@ -179,7 +179,7 @@ impl Program {
         }
     }
 
-    /// An address of another heap, or of nothing.
+    /// Returns an address outside the heap.
     fn foreign(&mut self) -> *mut u8 {
         match self.random.next(2) {
             0 => (&raw mut self.in_pages).cast(),
@@ -187,7 +187,7 @@ impl Program {
         }
     }
 
-    /// A length that a block does not have.
+    /// Returns a size that a block does not have.
     fn other_size(&mut self, size: usize) -> usize {
         match self.random.next(3) {
             0 if size > 1 => 1 + self.random.next(size - 1),
@@ -196,7 +196,7 @@ impl Program {
         }
     }
 
-    /// A layout that a block does not have: another length, or a coarser alignment.
+    /// Returns a layout that a block does not have: another size, or a coarser alignment.
     fn other_layout(&mut self, right: Layout) -> Layout {
         match self.random.next(4) {
             0 => layout(right.size(), 32 << self.random.next(8)),
@@ -204,7 +204,7 @@ impl Program {
         }
     }
 
-    /// Does it. Returns the address of which the hook must be told.
+    /// Misuses a block. Returns the address that the hook must get.
     fn misuse(&mut self, kind: &str) -> *mut u8 {
         let Held { block, layout, .. } = self.victim(kind);
         let size = layout.size();
@@ -215,7 +215,7 @@ impl Program {
                 self.go_on(times);
                 free(block, layout);
             }
-            // Another block may lie there soon.
+            // Immediately, because another block may be there soon.
             "long-twice" | "nothing-twice" => {
                 free(block, layout);
                 free(block, layout);
@@ -255,7 +255,7 @@ impl Program {
             }
             "past-resize" => {
                 change(block.wrapping_add(size));
-                // In place, or elsewhere.
+                // Resizes in place, or moves the block.
                 let bytes = [size + 1, 1 + self.random.next(2 * size)][self.random.next(2)];
                 let resized = resize(block, layout, bytes);
                 assert!(HEAP.usable_size(resized) >= Some(bytes));
@@ -285,7 +285,7 @@ fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).unwrap()
 }
 
-/// Blocks that come and go.
+/// Allocates and frees blocks.
 fn drop_blocks(count: usize) {
     let layout = Layout::new::<[u8; 10]>();
     for _ in 0..count {
@@ -294,18 +294,18 @@ fn drop_blocks(count: usize) {
     }
 }
 
-/// Returns the words that are said of a kind.
+/// Returns the text for a kind of misuse.
 fn words_of(kind: &str) -> &'static str {
     let mut kinds = KINDS.into_iter();
     kinds.find(|(known, ..)| *known == kind).unwrap().1
 }
 
-/// Misuses blocks again and again, and checks what the hook is told.
+/// Misuses blocks repeatedly, and checks what the hook gets.
 pub(crate) fn told(mode: &str, kind: &str) {
     let words = words_of(kind);
     let mut program = Program::new(mode == "guard");
     HEAP.on_misuse(OnMisuse::Call(|report| {
-        // It may allocate.
+        // The hook may allocate.
         drop_blocks(1);
         TOLD.lock().unwrap().push(report.to_owned());
     }));

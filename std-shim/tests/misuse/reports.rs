@@ -1,4 +1,4 @@
-//! Reports with the stacks of a checking heap, what is said at the end of a process, and hooks that panic.
+//! Reports with the stacks of a checking heap, reports at exit, and hooks that panic.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::env;
@@ -11,7 +11,7 @@ use crate::{HEAP, run};
 
 const LAYOUT: Layout = Layout::new::<[u64; 20]>();
 
-// What follows each call below keeps it from being the last thing that its function does.
+// The statement after each call below prevents a tail call.
 
 #[inline(never)]
 fn allocates_it() -> *mut u8 {
@@ -21,7 +21,7 @@ fn allocates_it() -> *mut u8 {
 
 #[inline(never)]
 fn frees_it(block: *mut u8) {
-    // SAFETY: as the caller likes, which is what is tested.
+    // SAFETY: the caller may break the contract, which is what is tested.
     unsafe { HEAP.dealloc(block, LAYOUT) };
     black_box(block);
 }
@@ -41,7 +41,6 @@ fn leaks() {
     }
 }
 
-/// Does the task of this name.
 pub(crate) fn task(name: &str) {
     match name {
         "twice" => frees_it_twice(),
@@ -66,7 +65,7 @@ pub(crate) fn task(name: &str) {
     }
 }
 
-/// Each function that is named is called by a frame of the report below the heading, in this order.
+/// Asserts that the frames below a heading contain calls by these functions, in this order.
 fn assert_calls(report: &str, heading: &str, functions: &[&str]) {
     let program = env::current_exe().unwrap();
     let lines = report

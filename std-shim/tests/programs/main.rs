@@ -1,9 +1,9 @@
 //! Real programs give the same results on this heap as on the system's.
 //!
-//! The whole test binary allocates from one heap, chosen by the environment, which the first allocation reads, long
-//! before `main`. So the test itself runs on this heap's default, and starts the same binary again for each of
-//! its other configurations and for the system's heap; all do the same work on the same input, with several threads,
-//! and all their output is compared.
+//! A process has a single heap, which the environment selects at the first allocation, long before
+//! `main`. The test therefore runs on this heap's default configuration, and starts its own binary
+//! again for each other configuration and for the system's heap. All processes do the same work on
+//! the same input, with several threads, and their outputs are compared.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "../common/mod.rs"]
@@ -23,14 +23,14 @@ use switched::{SYSTEM, Switched};
 #[global_allocator]
 static GLOBAL: Switched = Switched::new();
 
-/// Names the program that the second process runs.
+/// The variable that names the program of a second process.
 const PROGRAM: &str = "HEAP_TEST_PROGRAM";
 
 /// The start of the line with the number of requests to the system's heap.
 const ASKED: &str = "the system was asked ";
 
-/// Sources of this workspace's allocator, one after the other, each ending in a zero byte: every eighth file, or
-/// all of them with `LARDER_ROUNDS=all`.
+/// Returns sources of this workspace's allocator, each ending in a zero byte: every eighth file, or
+/// all files with `LARDER_ROUNDS=all`.
 fn sources() -> String {
     fn collect(folder: &Path, texts: &mut Vec<String>) {
         let mut paths: Vec<_> = fs::read_dir(folder)
@@ -55,7 +55,7 @@ fn sources() -> String {
     chosen.concat()
 }
 
-/// Runs this test's second process. Returns its output, and its number of requests to the system's heap.
+/// Runs a program in a second process. Returns its output and number of requests to the system.
 fn on_heap(heap: &str, program: &str, input: &str) -> (String, u64) {
     let (name, value) = match heap {
         "system" => (SYSTEM.to_str().unwrap(), "yes"),

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use larder::Larder;
 
-/// Its configuration is the environment's.
+/// Configured by the environment.
 static OURS: Larder = Larder::new().with_environment();
 
-/// With a variable of this name the system's heap is used.
+/// If this variable is set, the system's heap is used.
 pub(crate) const SYSTEM: &CStr = c"HEAP_TEST_SYSTEM";
 
-/// Allocates from the heap that the first allocation decided upon.
+/// Allocates from the heap that the first allocation chose.
 pub(crate) struct Switched {
     /// 0 before the first allocation, then 1 for this heap and 2 for the system's.
     choice: AtomicU8,
@@ -34,7 +34,7 @@ impl Switched {
 
     fn heap(&self) -> &dyn GlobalAlloc {
         if self.choice.load(Ordering::Relaxed) == 0 {
-            // SAFETY: reads the environment, which nobody changes before the first allocation.
+            // SAFETY: reads the environment, which does not change before the first allocation.
             let is_there = !unsafe { libc::getenv(SYSTEM.as_ptr()) }.is_null();
             self.choice.store(1 + u8::from(is_there), Ordering::Relaxed);
         }
@@ -44,7 +44,7 @@ impl Switched {
         }
     }
 
-    /// The heap, for a call that gets a block.
+    /// Returns the heap for an allocation, and counts a request to the system's.
     fn asked(&self) -> &dyn GlobalAlloc {
         let heap = self.heap();
         let is_system = self.choice.load(Ordering::Relaxed) == 2;
@@ -54,7 +54,7 @@ impl Switched {
     }
 }
 
-// SAFETY: all calls of a process go to the same heap, as they are.
+// SAFETY: all calls of a process go unchanged to the same heap.
 unsafe impl GlobalAlloc for Switched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the layout is not empty.
@@ -62,7 +62,7 @@ unsafe impl GlobalAlloc for Switched {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: a block of the one heap, with this layout, which the caller gives up.
+        // SAFETY: a block of the chosen heap, with this layout, which the caller gives up.
         unsafe { self.heap().dealloc(block, layout) }
     }
 
@@ -72,7 +72,7 @@ unsafe impl GlobalAlloc for Switched {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: a block of the one heap, with this layout; the new size is valid for it.
+        // SAFETY: a block of the chosen heap, with this layout; the new size is valid for it.
         unsafe { self.asked().realloc(block, layout, size) }
     }
 }

@@ -1,4 +1,4 @@
-//! The programs: each turns an input into text, with several threads whose data cross between them.
+//! The programs. Each turns an input into text, in several threads that exchange data.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +15,6 @@ use crate::common::Random;
 
 const THREADS: usize = 4;
 
-/// Runs a program by name.
 pub(crate) fn run(program: &str, input: &str) -> String {
     let files: Vec<&str> = input.split_terminator('\0').collect();
     let work = match program {
@@ -27,8 +26,8 @@ pub(crate) fn run(program: &str, input: &str) -> String {
     in_turns(&files, work)
 }
 
-/// Runs `work` for every file, in threads that take them in turns, and joins the results in order.
-/// The results are made by one thread and freed by another.
+/// Runs `work` on every file, in threads that take files in turn, and joins the results in order.
+/// One thread allocates a result and another frees it.
 fn in_turns(files: &[&str], work: fn(usize, &str) -> Vec<String>) -> String {
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
@@ -50,7 +49,7 @@ fn in_turns(files: &[&str], work: fn(usize, &str) -> Vec<String>) -> String {
     })
 }
 
-/// A document about a file: nested, with long and short strings, numbers and empty lists.
+/// Returns a random document: nested, with long and short strings, numbers and empty lists.
 fn document(random: &mut Random, lines: &[&str], depth: usize) -> Value {
     match random.next(if depth == 0 { 4 } else { 7 }) {
         0 => Value::Null,
@@ -79,7 +78,7 @@ fn json(number: usize, file: &str) -> Vec<String> {
     let mut written = Vec::new();
     for _ in 0..3 {
         let text = serde_json::to_string_pretty(&values).unwrap();
-        // Read by another thread; what it makes is changed and dropped here.
+        // Another thread reads the text; its values are changed and dropped here.
         let read: Vec<Value> = thread::scope(|scope| {
             scope
                 .spawn(|| serde_json::from_str(&text).unwrap())
@@ -106,7 +105,7 @@ fn syn(_: usize, file: &str) -> Vec<String> {
     let copy = tree.clone();
     let printed = tree.to_token_stream().to_string();
     drop(tree);
-    // What was printed parses again, to the same.
+    // The printed text parses again, to the same tree.
     let again = syn::parse_file(&printed)
         .unwrap()
         .to_token_stream()
@@ -119,11 +118,11 @@ fn syn(_: usize, file: &str) -> Vec<String> {
         .collect()
 }
 
-/// What is searched for.
+/// The search patterns.
 const BEGINNINGS: [&str; 3] = ["fn ", "alloc", "::"];
 
-/// A search as programs do it that look through sources: folders are walked, each file searched line by line, its
-/// words counted and its hits written as JSON, all by a pool of threads that steal work from each other.
+/// Searches sources as search tools do: walks folders, searches each file line by line, counts the
+/// words and writes the hits as JSON, all in a work-stealing pool of threads.
 fn search() -> String {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build();
@@ -166,7 +165,7 @@ fn search() -> String {
     })
 }
 
-/// Every Rust source below a folder, in any order.
+/// Returns every Rust source below a folder, in any order.
 fn walk(folder: &Path) -> Vec<PathBuf> {
     let entries: Vec<PathBuf> = fs::read_dir(folder)
         .unwrap()
@@ -182,7 +181,7 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What of a file matches, line by line.
+/// Returns the hits in a file, line by line.
 fn hits(name: &Path, path: &Path) -> Value {
     let text = fs::read_to_string(path).unwrap();
     let lines: Vec<&str> = text.lines().collect();

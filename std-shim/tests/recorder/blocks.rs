@@ -1,25 +1,25 @@
-//! Short forms of an allocator's calls, and inner allocators that behave as configured.
+//! Short forms of allocator calls, and inner allocators with special behavior.
 #![allow(clippy::unwrap_used)] // helpers of tests
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// A block and what its allocator must be told to free it.
+/// A block and its layout.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     pub(crate) start: *mut u8,
     pub(crate) layout: Layout,
 }
 
-// SAFETY: whoever has the value may use the memory.
+// SAFETY: the owner of the value may use the memory.
 unsafe impl Send for Block {}
 
 pub(crate) fn sized(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, 8).unwrap()
 }
 
-/// A block, or `None` if there is no memory.
+/// Allocates a block. Returns `None` if there is no memory.
 pub(crate) fn try_alloc(heap: &impl GlobalAlloc, bytes: usize) -> Option<Block> {
     let layout = sized(bytes);
     // SAFETY: no test asks for zero bytes.
@@ -44,7 +44,7 @@ pub(crate) fn free(heap: &impl GlobalAlloc, block: Block) {
     unsafe { heap.dealloc(block.start, block.layout) };
 }
 
-/// The block in its new size, or `None` if that failed and it is as it was.
+/// Resizes a block. Returns `None` if that failed, which leaves the block as it was.
 pub(crate) fn try_resize(heap: &impl GlobalAlloc, block: Block, bytes: usize) -> Option<Block> {
     // SAFETY: each test uses only the newest value of a block.
     let start = unsafe { heap.realloc(block.start, block.layout, bytes) };
@@ -56,13 +56,13 @@ pub(crate) fn resize(heap: &impl GlobalAlloc, block: Block, bytes: usize) -> Blo
     try_resize(heap, block, bytes).unwrap()
 }
 
-/// Room that each block of [`InPlace`] has.
+/// Bytes of each block of [`InPlace`].
 pub(crate) const ROOM: usize = 4096;
 
-/// Resizes in place up to [`ROOM`]; larger blocks cannot be had at all.
+/// Resizes in place up to [`ROOM`] bytes; refuses larger blocks.
 pub(crate) struct InPlace;
 
-// SAFETY: the system's blocks, each with more room than its size.
+// SAFETY: the system's blocks, each at least as large as requested.
 unsafe impl GlobalAlloc for InPlace {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > ROOM {
@@ -85,8 +85,8 @@ unsafe impl GlobalAlloc for InPlace {
     }
 }
 
-/// Blocks from a range of its own, one behind the other and never again, so that it needs no
-/// system. Every realloc moves.
+/// Allocates blocks one after another from a range of its own, which it never reuses, so it needs
+/// no system. Every realloc moves.
 pub(crate) struct Bump {
     start: AtomicPtr<u8>,
     used: AtomicUsize,
@@ -106,7 +106,7 @@ impl Bump {
     }
 }
 
-// SAFETY: blocks are pieces of one range and no byte is given twice.
+// SAFETY: blocks are pieces of one range, and no byte is in two of them.
 unsafe impl GlobalAlloc for Bump {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         assert!(layout.align() <= 8);
@@ -121,11 +121,11 @@ unsafe impl GlobalAlloc for Bump {
     unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
 }
 
-/// Does what another thread may do: in the moment in which a block is free again, somebody takes
-/// its address for a block of theirs.
+/// Behaves as if another thread allocated at the same time: as soon as a block is free, `taker`
+/// allocates a block at its address.
 pub(crate) struct Handing {
     room: Bump,
-    /// Where the next block lies, if that is decided.
+    /// Address of the next block, or null if any will do.
     next: AtomicPtr<u8>,
     /// Allocates one block.
     taker: fn(),
@@ -139,7 +139,7 @@ impl Handing {
     }
 }
 
-// SAFETY: blocks are those of `Bump`, and a block is given again only once it is free.
+// SAFETY: blocks are those of `Bump`, and a block is reused only once it is free.
 unsafe impl GlobalAlloc for Handing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let next = self.next.swap(std::ptr::null_mut(), Ordering::Relaxed);

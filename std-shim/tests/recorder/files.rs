@@ -1,4 +1,4 @@
-//! A recording and its file: paths, other processes, descriptors, and full resources.
+//! A recording and its file: paths, other processes, descriptors, and exhausted resources.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -75,7 +75,7 @@ fn percent_p_gives_each_process_a_trace() {
 fn closes_all_files() {
     alloc(&HEAP, 100);
     for number in 3..64 {
-        // SAFETY: none of these files is used here, except the trace, which is the point.
+        // SAFETY: only the trace is in use here, and closing it is the point of the test.
         unsafe { libc::close(number) };
     }
     let files: Vec<_> = (0..8).map(|_| File::create("own").unwrap()).collect();
@@ -83,7 +83,7 @@ fn closes_all_files() {
     HEAP.flush();
     (&files[0]).write_all(b"mine").unwrap();
     for file in files {
-        // SAFETY: asks about a number; the recorder must not have closed what is not its own.
+        // SAFETY: queries a descriptor; the recorder must have closed only its own.
         assert_ne!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) }, -1);
     }
 }
@@ -97,7 +97,7 @@ fn a_program_that_closes_all_its_files_finds_no_trace_in_its_own() {
     assert_eq!(fs::read_to_string(scene.path("own")).unwrap(), "mine");
 }
 
-/// Limits a resource, for good.
+/// Limits a resource for the rest of the process.
 fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
     let limit = libc::rlimit {
         rlim_cur: bytes,
@@ -110,7 +110,7 @@ fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
 
 fn fills_the_disk() {
     alloc(&HEAP, 100);
-    // SAFETY: a refused write shall be an error here and no signal.
+    // SAFETY: makes a refused write an error instead of a signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     limit(libc::RLIMIT_FSIZE, 100_003);
     allocate_many();
@@ -123,7 +123,7 @@ fn a_full_disk_ends_the_trace_at_a_whole_line_and_the_program_runs_on() {
     let expected = "larder: recording ended: the trace cannot be written (os error 27)";
     assert!(words.starts_with(expected), "{words}");
     scene.trace();
-    // What did not fit is less than the longest line.
+    // The file ends less than one line before the limit.
     let bytes = scene.text().len();
     assert!((100_003 - 40..=100_003).contains(&bytes), "{bytes}");
 }
@@ -132,14 +132,14 @@ fn runs_out_of_addresses() {
     let heap = Recorder::new(Bump::new());
     heap.step();
     alloc(&heap, 100);
-    // What is mapped stays; nothing comes any more.
+    // Existing mappings stay; new ones are refused.
     limit(libc::RLIMIT_AS, 1);
     for _ in 0..MANY {
         alloc(&heap, 24);
     }
 }
 
-// Other systems do not keep the limit of addresses.
+// Other systems do not enforce this limit.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_table_that_cannot_grow_ends_the_trace_and_the_program_runs_on() {
@@ -148,15 +148,15 @@ fn a_table_that_cannot_grow_ends_the_trace_and_the_program_runs_on() {
     let reason = "no memory for the table of live blocks";
     let expected = format!("larder: recording ended: {reason}; the program goes on\n");
     assert_eq!((words, scene.end()), (expected, reason.to_owned()));
-    // The first table holds half as many as it has places.
+    // The first table is full when half of its places are used.
     let allocations = scene.trace().allocations() as usize;
     assert!((100..MANY).contains(&allocations), "{allocations}");
-    // The step is closed, or the reader would refuse it.
+    // The step is closed; otherwise the reader would refuse the trace.
     assert!(scene.events().ends_with(", s 1"));
 }
 
 fn fails_a_call() {
-    // SAFETY: no file has this number.
+    // SAFETY: no file has this descriptor.
     unsafe { libc::close(-1) };
     let block = alloc(&HEAP, 100);
     let reason = io::Error::last_os_error().raw_os_error();

@@ -1,7 +1,7 @@
-//! A recorder's trace, its file and its process, event by event.
+//! The recorder: its traces event by event, its files, and its processes.
 //!
-//! This program's own allocator is not recorded: each child calls a recorder itself, so every event is known. The
-//! reader of traces is the one of `larder replay`. Whole programs are in `recorder_program`.
+//! This program's allocator is not recorded; each child calls a recorder itself, so every event is
+//! known. Traces are read as `larder replay` reads them. Whole programs are in `recorder_program`.
 //!
 //! * `scene` children and their traces · `blocks` calls of an allocator, and allocators below a recorder
 //! * `scripts` traces of calls · `files` paths, other processes, descriptors, full resources · `system` threads, forks,
@@ -22,7 +22,7 @@ use larder::Recorder;
 
 static HEAP: Recorder<System> = Recorder::new(System);
 
-/// Events enough for several writes.
+/// Enough events for several writes.
 const MANY: usize = 20_000;
 
 fn allocate_many() {

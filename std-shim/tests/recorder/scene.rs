@@ -1,7 +1,7 @@
-//! Children of a test: its own program again, which plays one part and exits.
+//! Children of a test: the same program again, which plays one part and exits.
 //!
-//! A recording lasts as long as its process, so each needs a process of its own. A test starts one with
-//! [`Scene::run`]; the program's ignored test `plays_a_part` does the part that [`part`] names.
+//! A recording lasts as long as its process, so each test needs processes of its own. It starts one
+//! with [`Scene::run`], where the ignored test `plays_a_part` plays the part that [`part`] names.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ pub(crate) fn part() -> Option<String> {
     env::var(PART).ok()
 }
 
-/// This program again, to play `part` in the environment of this process.
+/// Returns a command that plays `part` in this process's environment.
 pub(crate) fn player(part: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command
@@ -31,7 +31,7 @@ pub(crate) fn player(part: &str) -> Command {
     command
 }
 
-/// A folder and the children that record into it; gone when dropped.
+/// A folder into which children record; removed when dropped.
 pub(crate) struct Scene {
     folder: PathBuf,
     part: String,
@@ -39,7 +39,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// For a part, recording every block to `program.trace`.
+    /// Prepares a child that plays a part and records every block to `program.trace`.
     pub(crate) fn new(part: impl Into<String>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -65,14 +65,14 @@ impl Scene {
         self.folder.join(name)
     }
 
-    /// The names of the files that children left.
+    /// Returns the names of the files that children left.
     pub(crate) fn files(&self) -> Vec<String> {
         let files = fs::read_dir(&self.folder).unwrap();
         let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
         names.collect()
     }
 
-    /// Runs the child to its end, whichever that is.
+    /// Runs the child, however it ends.
     pub(crate) fn run(&self) -> Child {
         let mut command = player(&self.part);
         command
@@ -82,7 +82,7 @@ impl Scene {
         Child(command.output().unwrap())
     }
 
-    /// Runs the child, which must succeed and complain of nothing.
+    /// Runs the child, which must succeed and write nothing to standard error.
     pub(crate) fn run_well(&self) -> Child {
         let child = self.run();
         assert!(child.0.status.success(), "{}: {child:?}", self.part);
@@ -90,7 +90,7 @@ impl Scene {
         child
     }
 
-    /// Runs the child, which must go on to a good end with one complaint. Returns that.
+    /// Runs the child, which must succeed with one line on standard error. Returns that line.
     pub(crate) fn run_with_complaint(&self) -> String {
         let child = self.run();
         assert!(child.0.status.success(), "{}: {child:?}", self.part);
@@ -106,13 +106,13 @@ impl Scene {
         fs::read_to_string(self.path("program.trace")).unwrap()
     }
 
-    /// The trace as `larder replay` reads it.
+    /// Returns the trace as `larder replay` reads it.
     pub(crate) fn trace(&self) -> Trace {
         let trace = Trace::load(&self.path("program.trace"));
         trace.unwrap_or_else(|error| panic!("{}: {error}", self.part))
     }
 
-    /// The lines of the trace that are events, and what is said to lie between steps.
+    /// Returns the lines of the trace that are events or that begin with `# between`.
     pub(crate) fn events(&self) -> String {
         self.trace();
         let text = self.text();
@@ -123,7 +123,7 @@ impl Scene {
         events.join(", ")
     }
 
-    /// The reason in the trace's last line.
+    /// Returns the reason in the trace's last line.
     pub(crate) fn end(&self) -> String {
         let text = self.text();
         let last = text.lines().last().unwrap();

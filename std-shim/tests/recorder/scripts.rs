@@ -1,4 +1,4 @@
-//! Traces of the scripts in `scripts.txt`: programs of a recorder's calls, and the traces that they must leave.
+//! The scripts in `scripts.txt`: calls of a recorder, and the traces that they must leave.
 
 use std::alloc::{GlobalAlloc, System};
 use std::collections::BTreeMap;
@@ -14,17 +14,16 @@ use crate::blocks::{Block, Bump, Handing, InPlace};
 use crate::blocks::{alloc, alloc_zeroed, free, resize, sized, try_alloc, try_resize};
 use crate::scene::Scene;
 
-/// A program of calls, and the trace that it must leave.
 struct Script {
     name: &'static str,
     below: &'static str,
-    /// The smallest size that is recorded, or nothing.
+    /// The smallest recorded size, or empty.
     from: &'static str,
     calls: &'static str,
     events: &'static str,
 }
 
-/// Reads the scripts, whose form their file explains.
+/// Reads the scripts; their file explains the format.
 fn scripts() -> Vec<Script> {
     let text = include_str!("scripts.txt");
     let lines = text.lines().map(str::trim);
@@ -89,7 +88,7 @@ fn without_the_variable_no_script_writes_or_says_anything() {
     }
 }
 
-/// Plays the script of this name, if there is one, over its allocator.
+/// Plays the script of this name over its allocator. Returns whether there is one.
 pub(crate) fn play(name: &str) -> bool {
     static HANDING: LazyLock<Recorder<Handing>> = LazyLock::new(|| {
         Recorder::new(Handing::new(|| {
@@ -112,13 +111,13 @@ pub(crate) fn play(name: &str) -> bool {
     true
 }
 
-/// The blocks of a script by name, which its threads share.
+/// The blocks of a script by name, shared by its threads.
 struct Player<'a, A> {
     heap: &'a Recorder<A>,
     blocks: Mutex<BTreeMap<String, Block>>,
 }
 
-/// A thread of a script: where its calls go, the answers, and the thread.
+/// A thread of a script: the sender of its calls, the receiver of its answers, and its handle.
 type Worker<'scope> = (
     Sender<String>,
     Receiver<()>,
@@ -158,7 +157,7 @@ impl<'a, A: GlobalAlloc + Sync> Player<'a, A> {
                             self.call(&mut steps, &call);
                             say.send(()).unwrap();
                         }
-                        // What the thread has begun it leaves so.
+                        // The thread leaves its steps open.
                         mem::forget(steps);
                     };
                     (sender, done, scope.spawn(run))

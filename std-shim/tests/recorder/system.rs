@@ -40,7 +40,7 @@ pub(crate) const PARTS: &[(&str, fn())] = &[
         std::process::abort();
     }),
     ("exit handlers", || {
-        // Handlers run in reverse: this one was there before the recording began.
+        // Handlers run in reverse order, and this one is older than the recording's.
         // SAFETY: `late` may be called from any thread.
         assert_eq!(unsafe { libc::atexit(late) }, 0);
         HEAP.step();
@@ -50,7 +50,7 @@ pub(crate) const PARTS: &[(&str, fn())] = &[
     ("random calls", || random_calls(11, 60_000)),
 ];
 
-/// Allocates, frees and resizes at random, and says what that adds up to.
+/// Allocates, frees and resizes at random, and prints the totals.
 fn random_calls(seed: u64, calls: usize) {
     let mut random = Random::new(seed);
     let mut sums = Sums::default();
@@ -108,7 +108,7 @@ fn a_long_trace_adds_up_to_what_the_program_counted_itself() {
     assert!(sums.allocs - sums.frees > 10_000);
 }
 
-/// Waits for a child made by fork; whether it ended well.
+/// Waits for a forked child. Returns whether it succeeded.
 fn ended_well(child: libc::pid_t) -> bool {
     let mut status = 0;
     // SAFETY: `status` may be written.
@@ -116,8 +116,7 @@ fn ended_well(child: libc::pid_t) -> bool {
     found == child && status == 0
 }
 
-/// What a forked child does here: everything a recorder can be asked for, and an exit. A child
-/// that hangs is ended by the alarm.
+/// Makes every call of a recorder in a forked child, and exits. An alarm ends a child that hangs.
 fn play_forked() -> ! {
     // SAFETY: sets a timer.
     unsafe { libc::alarm(300) };
@@ -127,7 +126,7 @@ fn play_forked() -> ! {
     free(&HEAP, alloc(&HEAP, 77));
     drop(step);
     HEAP.flush();
-    // SAFETY: ends this process, its exit handlers included.
+    // SAFETY: ends this process after its exit handlers.
     unsafe { libc::exit(0) }
 }
 
@@ -142,7 +141,7 @@ fn a_forked_child_writes_nothing_into_its_parents_trace() {
 fn forks_unseen() {
     alloc(&HEAP, 100);
     #[cfg(target_os = "linux")]
-    // SAFETY: a fork without its handlers; this thread holds no lock.
+    // SAFETY: a fork without fork handlers; this thread holds no lock.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     #[cfg(not(target_os = "linux"))]
     let child = -1;
@@ -161,7 +160,7 @@ fn a_child_forked_behind_the_c_librarys_back_writes_nothing_either() {
     assert_eq!(scene.events(), "a 0 100, a 1 200");
 }
 
-/// Forks again and again while another thread allocates; each child allocates too.
+/// Forks repeatedly while another thread allocates; each child allocates too.
 fn forks_beside_a_thread() {
     let done = AtomicBool::new(false);
     alloc(&HEAP, 100);
@@ -172,10 +171,10 @@ fn forks_beside_a_thread() {
             }
         });
         let well = (0..100).all(|_| {
-            // SAFETY: the child only allocates, and the system's heap allows that.
+            // SAFETY: the child only allocates, which the system's heap allows.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: sets a timer, which ends a child that waits for ever.
+                // SAFETY: sets a timer, which ends a child that hangs.
                 unsafe { libc::alarm(300) };
                 free(&HEAP, alloc(&HEAP, 48));
                 // SAFETY: ends this process at once.
@@ -206,7 +205,7 @@ fn without_a_recording_a_forked_child_has_nobody_to_wait_for() {
 }
 
 fn exchange_blocks() {
-    // Blocks on their way to whoever frees them.
+    // Blocks that any of the threads may free.
     let pool: Mutex<Vec<Block>> = Mutex::default();
     let sums = thread::scope(|scope| {
         let pool = &pool;
@@ -218,8 +217,8 @@ fn exchange_blocks() {
     println!("{sums:?}");
 }
 
-/// Allocates, resizes, and frees what other threads allocated. Returns the number of allocations, which is that of
-/// frees, and their bytes: no resize keeps the size, so each is an alloc and a free wherever it ends up.
+/// Allocates, resizes, and frees blocks of all threads. Returns the number of allocations and their
+/// bytes. A resize changes the size, so it counts as an allocation and a free even in place.
 fn exchange(number: usize, pool: &Mutex<Vec<Block>>) -> (u64, u64) {
     let (mut calls, mut bytes) = (0, 0);
     for round in 0..10_000 {
@@ -233,7 +232,7 @@ fn exchange(number: usize, pool: &Mutex<Vec<Block>>) -> (u64, u64) {
             bytes += size as u64 + 500;
         }
         pool.lock().unwrap().push(block);
-        // What this thread has just put there is freed by whoever comes next.
+        // The block that this thread has just added is usually left for another thread.
         let first = pool.lock().unwrap().swap_remove(0);
         free(&HEAP, first);
     }
@@ -265,7 +264,7 @@ fn a_killed_program_that_never_flushed_leaves_what_was_written_in_whole_lines() 
     assert!((1..MANY).contains(&allocations), "{allocations}");
 }
 
-/// Called at the exit after the recording has ended.
+/// Called at exit after the recording has ended.
 extern "C" fn late() {
     let step = larder::step();
     free(&HEAP, alloc(&HEAP, 5555));

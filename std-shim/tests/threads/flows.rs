@@ -1,4 +1,4 @@
-//! Blocks that always flow in one direction. Collections that change threads are those of `programs`.
+//! Blocks that flow in one direction. Collections that change threads are in `programs`.
 
 use std::alloc::Layout;
 use std::sync::Barrier;
@@ -7,7 +7,6 @@ use std::thread;
 
 use crate::common::{Held, Random};
 
-/// A block of an odd size that names who made it.
 fn block(size: usize, fill: u8) -> Held {
     Held::new(Layout::from_size_align(size, 8).unwrap(), fill, false)
 }

@@ -1,6 +1,6 @@
-//! Threads that allocate, resize, hand on and free at random.
+//! Threads that allocate, resize, pass on and free blocks at random.
 //!
-//! `LARDER_SHUFFLE_SECONDS=30` lets the shuffle run that long, with other seeds in every round.
+//! With `LARDER_SHUFFLE_SECONDS=30` the shuffle repeats for that long, each time with another seed.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ fn blocks_freed_by_other_threads_keep_their_contents_until_then() {
     loop {
         println!("seed {seed}");
         shuffle(4, 30_000, seed);
-        // Far above what all tests of this program hold at once, far below what a leak adds up to
+        // Far more than all tests of this program hold at once, and far less than a leak adds up to
         // in half a minute.
         let live = HEAP.stats().live_bytes;
         assert!(live < 1024 * MIB as u64, "seed {seed}: {live} bytes");
@@ -46,16 +46,16 @@ fn long_blocks_stay_apart_while_trims_take_what_threads_keep_of_them() {
             scope.spawn(move || {
                 while !done.load(Ordering::Relaxed) {
                     let blocks: [_; 3] = std::array::from_fn(|_| {
-                        // SAFETY: not empty.
+                        // SAFETY: the layout is not empty.
                         let block = unsafe { HEAP.alloc(layout) }.cast::<u64>();
-                        // SAFETY: ours.
+                        // SAFETY: our block.
                         unsafe { block.write_volatile(mark) };
                         block
                     });
                     for block in blocks {
-                        // SAFETY: ours.
+                        // SAFETY: our block.
                         assert_eq!(unsafe { block.replace(0) }, mark, "two have it");
-                        // SAFETY: ours, given up.
+                        // SAFETY: our block, not used again.
                         unsafe { HEAP.dealloc(block.cast(), layout) };
                     }
                 }
