@@ -23,7 +23,6 @@ static HEAP: Larder = Larder::new().with_environment();
 /// The variable with a child's task: two numbers, usually its limit and the size of its blocks.
 const TASK: &str = "HEAP_TEST_LIMITS";
 
-/// Seconds after which the system ends a child.
 const LIMIT_SECONDS: libc::c_uint = 1200;
 
 /// Size of the blocks that are allocated last; few of their pages are touched.
@@ -37,7 +36,6 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Allocates blocks until an allocation fails.
     fn all(bytes: usize) -> Self {
         Self::up_to(bytes, usize::MAX)
     }
@@ -95,7 +93,6 @@ impl Drop for Blocks {
     }
 }
 
-/// Returns the numbers of this child's task.
 fn task() -> Option<(usize, usize)> {
     let task = env::var(TASK).ok()?;
     let (limit, size) = task.split_once(' ')?;
@@ -111,7 +108,6 @@ fn itself(test: &str) -> Command {
     command
 }
 
-/// Sets the soft limit of a resource.
 fn set_limit(resource: libc::__rlimit_resource_t, bytes: u64) -> io::Result<()> {
     let limit = libc::rlimit {
         rlim_cur: bytes,
@@ -155,7 +151,6 @@ fn child() {
 /// Block sizes. Small blocks touch all of their memory, so they run under low limits only.
 const SIZES: [usize; 5] = [100, 20_000, 100_000, 1 << 20, 5_300_000];
 
-/// Runs a child under a limit for each block size.
 fn run_under(test: &str, resource: libc::__rlimit_resource_t, bytes: u64, sizes: &[usize]) {
     for size in sizes {
         let mut command = itself(test);

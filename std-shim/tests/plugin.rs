@@ -15,7 +15,6 @@ use larder::Larder;
 #[global_allocator]
 static HEAP: Larder = Larder::new();
 
-/// The functions that the library exports.
 struct Plugin {
     sum: extern "C" fn(u64) -> u64,
     make: extern "C" fn(usize) -> *mut c_void,
@@ -41,7 +40,6 @@ fn examples() -> PathBuf {
     folder.join("examples")
 }
 
-/// Loads the library once.
 fn plugin() -> &'static Plugin {
     static PLUGIN: OnceLock<Plugin> = OnceLock::new();
     PLUGIN.get_or_init(|| {
@@ -72,7 +70,6 @@ unsafe fn symbol<F: Copy>(library: *mut c_void, name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&found) }
 }
 
-/// Returns the reason why loading failed.
 fn reason() -> String {
     // SAFETY: null, or a string that is valid until the next call.
     let words = unsafe { libc::dlerror() };

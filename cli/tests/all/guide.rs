@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Words that are read in five minutes.
+/// Number of words that can be read in five minutes.
 const README_WORDS: usize = 1500;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// All pages below a folder; not what is built or fetched.
+/// Collects all pages below a folder, except in folders of built or fetched files.
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let entry = entry.expect("an entry");
@@ -27,7 +27,7 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text without blocks and words of code.
+/// Returns a text without its code blocks and inline code.
 fn prose(text: &str) -> String {
     let mut prose = String::new();
     let mut in_block = false;
@@ -51,7 +51,6 @@ fn links(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The names that headings have in links.
 fn anchors(text: &str) -> Vec<String> {
     let mut in_block = false;
     let headings = text.lines().filter(|line| {
@@ -69,7 +68,6 @@ fn anchors(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the reason why a link of a page has no target.
 fn broken(page: &Path, link: &str) -> Option<String> {
     if link.contains("://") {
         return None;

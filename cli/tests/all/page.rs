@@ -1,6 +1,6 @@
 //! Pages of `larder replay`, `larder plan` and `larder versus`, opened in a headless browser.
 //!
-//! Without Chromium (`LARDER_BROWSER`, or one of its names on the path), these tests say so and do nothing.
+//! Skipped without Chromium (`LARDER_BROWSER`, or one of its usual names in the path).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::commands::files::make;
 use crate::replay_command::{carried, json, stderr};
 
-/// Reads what a page shows: whether it is too wide, what is painted, and what stands under the pointer.
+/// Reads whether a page is too wide, the number of its colours, and the hint at the pointer.
 const LOOK: &str = "<script>{
 const say = (name, value) => { document.documentElement.dataset[name] = value; };
 const root = document.documentElement;
@@ -42,7 +42,7 @@ fn browser() -> Option<String> {
     found
 }
 
-/// Returns a page as it is once its script has run, in a window 1200 pixels wide.
+/// Opens a page in a window 1200 pixels wide. Returns the page once its script has run.
 fn opened(browser: &str, folder: &TempDir, page: &Path, look: &str) -> String {
     let mut html = fs::read_to_string(page).unwrap();
     html.push_str(look);
@@ -62,7 +62,7 @@ fn opened(browser: &str, folder: &TempDir, page: &Path, look: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// An attribute of the element that begins with some text.
+/// Returns an attribute of the first element that begins with this text.
 fn attribute<'d>(dom: &'d str, element: &str, name: &str) -> &'d str {
     let start = dom
         .find(element)
@@ -169,8 +169,8 @@ fn a_packing_is_drawn_with_its_height_and_lower_bound() {
     );
 }
 
-/// Reads the rows of a page with bars: the texts of their cells, and of each bar the length, where the line of its range
-/// starts and ends, in parts of the longest bar, and how it looks.
+/// Reads the rows of a page with bars: the text of each cell, and for each bar its length, the
+/// start and the end of its range line, and its look. Lengths are parts of the longest bar.
 const LOOK_AT_BARS: &str = "<script>{
 const root = document.documentElement;
 const wide = [root, ...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth);
@@ -188,7 +188,7 @@ root.dataset.clipped = wide.length;
 root.dataset.rows = JSON.stringify(rows).replaceAll('\"', '`');
 }</script>";
 
-/// Makes a worker that takes 0.01 s more in each round, and a MiB.
+/// Makes a worker that takes 0.01 s and a MiB more in each round.
 #[cfg(unix)]
 fn slower_each_round(folder: &TempDir, allocator: &str, hundredths: u32) {
     let count = folder.path().join(format!("{allocator}-count"));
@@ -204,7 +204,6 @@ fn slower_each_round(folder: &TempDir, allocator: &str, hundredths: u32) {
     make(&format!("worker {allocator}"), &script, folder.path());
 }
 
-/// Returns the contents of a row's cells.
 fn cells(row: &Value) -> [String; 10] {
     let figure = |name: &str| row[name].as_f64().unwrap();
     let mib = |name: &str| figure(name) / f64::from(1 << 20);
@@ -223,7 +222,8 @@ fn cells(row: &Value) -> [String; 10] {
     ]
 }
 
-/// The longest bar is four times the shortest: 84 ns, and of the peaks the highest.
+/// Checks that bars are as long as their figures. The longest time bar is 84 ns, four times the
+/// shortest; the longest memory bar is the highest peak.
 fn bars_agree(seen: &Value, row: &Value) {
     let nanoseconds = |name: &str| row[name].as_f64().unwrap() * 100.0;
     let near = |bar: usize, name: &str, expected: f64| {

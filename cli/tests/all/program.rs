@@ -1,4 +1,4 @@
-//! The installable program: one file with all its commands, completions and a page for `man`.
+//! The installable program: one file with all its commands, completions and manual pages.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use crate::replay_command::{carried, stderr, stdout};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_larder");
 
-/// Runs the program without any of its variables.
+/// Runs the program without the variables that select a driver.
 fn ran(program: &std::path::Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program);
     for variable in ["LARDER_CUDA_DRIVER", "LARDER_CUDA_STAND_IN"] {

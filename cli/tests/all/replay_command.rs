@@ -1,5 +1,5 @@
-//! `larder replay` where an answer follows from another: figures that add up, the smallest device, snapshots that are
-//! replayed again, and files that are damaged or written. `commands` has what it prints.
+//! `larder replay` where one answer follows from another: figures that add up, the smallest device,
+//! snapshots that are replayed again, and damaged or written files. Its output is in `commands`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 pub(crate) const GOOD: &str =
     "# alloc-trace v1: a <id> <bytes>\na 0 1000\ns 0\na 1 3000\nf 0\na 2 500\ns 1\n";
 
-/// Replays with these arguments, separated by blanks, and those.
+/// Runs `larder replay` with the arguments in `words`, separated by blanks, and those in `more`.
 pub(crate) fn larder(words: &str, more: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_larder"))
         .arg("replay")
@@ -21,10 +21,9 @@ pub(crate) fn larder(words: &str, more: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Returns the rows of a replay that goes well.
 fn rows(words: &str, more: &[&str]) -> Vec<Value> {
     let output = larder(&format!("--json {words}"), more);
-    // 3 where the device is too small.
+    // 3 means that the device is too small.
     let is_good = matches!(output.status.code(), Some(0 | 3));
     assert!(is_good, "{}", stderr(&output));
     json(&output)
@@ -207,7 +206,7 @@ fn on_the_stand_in_driver_the_calls_are_those_of_the_simulation() {
     }
 }
 
-/// Calls of a row by name, or those of one of its passes.
+/// Returns the calls of a row, or of one of its passes, by name.
 fn calls(value: &Value) -> Vec<(&str, u64)> {
     let map = value.as_object().unwrap().iter();
     map.map(|(name, calls)| (name.as_str(), calls.as_u64().unwrap()))
@@ -260,7 +259,7 @@ fn calls_of_a_driver_are_known_by_name_in_all_passes_and_each() {
         let counted = device["driver_calls_by_kind"][kind].as_u64().unwrap();
         assert_eq!(calls_of(&device["calls_by_name"], name), counted, "{name}");
     }
-    // The steady state: ours calls nobody, the others for every block.
+    // In the steady state our allocator makes no calls; the others make one for every block.
     let last = |row: &'_ Value| row["calls_by_name_by_pass"][3].clone();
     assert_eq!(calls(&last(device)), []);
     let blocks = cudarc["allocations"].as_u64().unwrap();
@@ -276,7 +275,7 @@ fn calls_of_a_driver_are_known_by_name_in_all_passes_and_each() {
         assert_eq!(calls_of(&row["calls_by_name"], "cuMemFreeAsync"), freed);
         assert!(calls_of(&last(row), "cuMemFreeAsync") > 0);
     }
-    // How much is held is looked up on the way, and counts nowhere.
+    // The replay's own queries of the memory held are not counted.
     for name in ["cuMemGetInfo_v2", "cuMemPoolGetAttribute"] {
         assert!(
             rows.iter()

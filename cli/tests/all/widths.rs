@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::replay_command::{carried, stderr, stdout};
 
-/// Returns the program's output in a terminal of this width, or to none.
+/// Returns the program's output in a terminal of this width, or without a terminal.
 fn printed(width: Option<usize>, arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
     command.args(arguments).env_remove("COLUMNS");
@@ -14,7 +14,7 @@ fn printed(width: Option<usize>, arguments: &[&str]) -> String {
         command.env("COLUMNS", width.to_string());
     }
     let output = command.output().unwrap();
-    // A device that is too small is no failure of a table.
+    // A device that is too small is not a failure here.
     assert!(
         matches!(output.status.code(), Some(0 | 3)),
         "{}",
@@ -28,7 +28,7 @@ fn widest(text: &str) -> usize {
     widths.max().unwrap_or(0)
 }
 
-/// Words and numbers, without the lines under headings and without times.
+/// Returns words and numbers, without the lines under headings.
 fn words(text: &str) -> BTreeSet<String> {
     let words = text.split_whitespace().map(str::to_owned);
     words.filter(|word| !word.starts_with('─')).collect()
@@ -41,7 +41,7 @@ fn tables_fit_80_columns_and_break_nothing_at_40() {
     fs::write(&rows, "id,lower,upper,size\n0,0,4,10000000000\n1,2,6,50\n").unwrap();
     let traces = [carried("resnet50_train"), carried("gpt2s_train")];
     let columns = "live MiB,reserved MiB,reserved/live,calls,driver allocs";
-    // Without the one beside which times are counted.
+    // No columns with times, which differ between runs.
     let replay = [
         "replay",
         "--allocator=pytorch",

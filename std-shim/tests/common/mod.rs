@@ -78,7 +78,6 @@ pub fn is_filled(bytes: &[u8], fill: u8) -> bool {
     first == fill && rest == &bytes[..rest.len()]
 }
 
-/// Returns the physical memory of this process.
 #[cfg(target_os = "linux")]
 pub fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

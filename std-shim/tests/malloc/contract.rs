@@ -107,7 +107,6 @@ fn programs_that_hold_the_whole_c_library_run() {
     same("thread_ends.cpp", &["5"], &[Alone], 1);
 }
 
-/// Returns whether the C library can be linked statically.
 fn has_static_libraries() -> bool {
     let answer = Command::new("cc").arg("-print-file-name=libc.a").output();
     // For a missing file, the compiler prints the name as it was given.

@@ -66,7 +66,6 @@ const MORE_MISUSES: [(&str, &str, bool); 5] = [
     ("freed-zero", AFTER, true),
 ];
 
-/// Returns the misuse that a mode detects.
 fn misuses(mode: &str) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
     let is_checking = mode == "checking";
     let more = MORE_MISUSES.into_iter().filter(move |_| is_checking);

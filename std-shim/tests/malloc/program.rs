@@ -14,12 +14,10 @@ use std::time::{Duration, Instant};
 use crate::common::is_long;
 use crate::library;
 
-/// Returns the number of rounds of a program.
 pub(crate) fn times() -> usize {
     if is_long() { 10_000 } else { 20 }
 }
 
-/// Returns the arguments of `contract.c`.
 pub(crate) fn contract_arguments() -> &'static [&'static str] {
     if is_long() { &["all"] } else { &[] }
 }
@@ -29,7 +27,6 @@ fn limit() -> Duration {
     Duration::from_secs(if is_long() { 3600 } else { 1000 })
 }
 
-/// The heap of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Heap {
     /// The C library's.
@@ -46,7 +43,6 @@ pub(crate) enum Heap {
 
 use Heap::{Alone, Inside, Linked, Preloaded, System};
 
-/// The exit status and the output of a process.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct End {
     pub(crate) status: ExitStatus,
@@ -83,7 +79,6 @@ impl End {
     }
 }
 
-/// Creates a new empty folder.
 pub(crate) fn new_folder() -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +90,6 @@ pub(crate) fn new_folder() -> PathBuf {
     folder
 }
 
-/// Returns the path of a file in `programs/`.
 pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/malloc/programs")
@@ -112,7 +106,6 @@ pub(crate) fn compile_with_names(name: &str, heap: Heap) -> PathBuf {
     build(name, heap, &["-rdynamic"])
 }
 
-/// Compiles a C or C++ library.
 pub(crate) fn compile_library(name: &str) -> PathBuf {
     build(name, System, &["-shared", "-fPIC"])
 }

@@ -11,7 +11,6 @@ use crate::library;
 use crate::program::Heap::{Preloaded, System};
 use crate::program::{End, Heap, command, compile, new_folder, run, source};
 
-/// Returns whether a program is installed.
 fn is_installed(program: &str) -> bool {
     // OpenSSH's programs have no such option, and its server is in another folder.
     let is_there = if program.starts_with("ssh") {
@@ -33,7 +32,6 @@ fn is_installed(program: &str) -> bool {
     is_there
 }
 
-/// Returns the Debian package of a program.
 fn package_of(program: &str) -> &str {
     match program {
         "cc" => "gcc",
@@ -106,7 +104,6 @@ fn script(name: &str) -> String {
     source(name).to_str().unwrap().to_owned()
 }
 
-/// Returns the path of a long file.
 fn long_file() -> String {
     let path = library::folder().join("liblarder.a");
     path.to_str().unwrap().to_owned()

@@ -22,7 +22,6 @@ use larder::Larder;
 /// Not the global allocator, because the test harness would use up the few guard pages.
 static HEAP: Larder = Larder::new().with_environment();
 
-/// The variable that selects a process's task.
 const TASK: &str = "HEAP_TEST_TASK";
 
 /// The name of each mode, and the variable that sets it.
@@ -34,7 +33,6 @@ const MODES: [(&str, (&str, &str)); 5] = [
     ("guard-1000", ("LARDER_GUARD", "1000")),
 ];
 
-/// The exit status and the output of a process.
 struct End {
     status: ExitStatus,
     /// Standard output.

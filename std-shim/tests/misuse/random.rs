@@ -167,7 +167,6 @@ impl Program {
         }
     }
 
-    /// Returns a block for this kind of misuse.
     fn victim(&mut self, kind: &str) -> Held {
         match kind {
             "nothing-twice" => self.allocate_as(layout(0, 1)),
@@ -187,7 +186,6 @@ impl Program {
         }
     }
 
-    /// Returns a size that a block does not have.
     fn other_size(&mut self, size: usize) -> usize {
         match self.random.next(3) {
             0 if size > 1 => 1 + self.random.next(size - 1),
@@ -285,7 +283,6 @@ fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).unwrap()
 }
 
-/// Allocates and frees blocks.
 fn drop_blocks(count: usize) {
     let layout = Layout::new::<[u8; 10]>();
     for _ in 0..count {
@@ -294,7 +291,6 @@ fn drop_blocks(count: usize) {
     }
 }
 
-/// Returns the text for a kind of misuse.
 fn words_of(kind: &str) -> &'static str {
     let mut kinds = KINDS.into_iter();
     kinds.find(|(known, ..)| *known == kind).unwrap().1

@@ -55,7 +55,6 @@ static BLOCKS: [AtomicPtr<u8>; SHELF] = [const { AtomicPtr::new(std::ptr::null_m
 static STOP: AtomicBool = AtomicBool::new(false);
 static ROUNDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the size of the blocks at one place of the shelf: many classes, and some large sizes.
 fn size_at(place: usize) -> usize {
     match place % 30 {
         0 => 150 * KIB + place,
@@ -64,7 +63,6 @@ fn size_at(place: usize) -> usize {
     }
 }
 
-/// Takes the block off one place, checks it and frees it.
 fn clear(place: usize) {
     let old = BLOCKS[place].swap(std::ptr::null_mut(), Ordering::AcqRel);
     if !old.is_null() {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::HEAP;
 use crate::common::is_filled;
 
-/// Alignment of the blocks of [`make`], in bytes.
 const ALIGN: usize = 8;
 
 pub(crate) fn layout(size: usize) -> Layout {
@@ -25,14 +24,12 @@ pub(crate) fn make(size: usize) -> *mut u8 {
     block
 }
 
-/// Returns whether a block still has the contents from [`make`].
 pub(crate) fn is_whole(block: *mut u8, size: usize) -> bool {
     // SAFETY: the callers hold a block of this size.
     let bytes = unsafe { std::slice::from_raw_parts(block, size) };
     is_filled(bytes, size as u8 | 1)
 }
 
-/// Frees a block from [`make`].
 pub(crate) fn free(block: *mut u8, size: usize) {
     assert!(is_whole(block, size), "contents changed");
     // SAFETY: allocated with this layout, and not used again.
@@ -100,7 +97,6 @@ pub(crate) fn wait_until(has_come: impl Fn() -> bool) {
     }
 }
 
-/// Returns the physical memory above `before`, in bytes.
 #[cfg(target_os = "linux")]
 pub(crate) fn more_than(before: u64) -> u64 {
     crate::common::resident_bytes().saturating_sub(before)

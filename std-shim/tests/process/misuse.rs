@@ -188,7 +188,6 @@ fn free_by_address(block: *mut u8) {
     unsafe { HEAP.free(block) };
 }
 
-/// Returns the address of a freed block.
 fn freed(size: usize) -> *mut u8 {
     let block = make(size);
     free(block, size);

@@ -79,7 +79,6 @@ fn classes_are_counted() {
     assert_eq!(HEAP.stats().heaps, start.heaps);
 }
 
-/// Adds a block to the expected numbers, or subtracts it.
 fn count(expected: &mut Stats, size: usize, comes: bool) {
     let bytes = granted(expected, size);
     let change = |number: &mut u64, by: u64| {

@@ -10,7 +10,6 @@ use crate::forks::in_a_child;
 use crate::known::{more_than, wait_until};
 use crate::runner::{Case, Variables};
 
-/// A short delay.
 const SOON: &[Variables] = &[&[("LARDER_PURGE_AFTER", "200")]];
 
 pub(crate) const CASES: &[Case] = &[
@@ -58,7 +57,6 @@ pub(crate) const CASES: &[Case] = &[
 /// Bytes in a peak. Cached blocks hold spans, so most peaks have sizes of which few are cached.
 const PEAK: usize = 256 * MIB;
 
-/// Allocates a peak in blocks of these sizes and writes it.
 fn peak(sizes: &[usize]) -> Vec<Vec<u8>> {
     let each = PEAK / sizes.len();
     let mut all = Vec::new();

@@ -32,7 +32,6 @@ pub(crate) struct Case {
 /// Environment variables that configure the heap of a process.
 pub(crate) type Variables = &'static [(&'static str, &'static str)];
 
-/// The expected end of a process.
 #[derive(Clone, Copy)]
 pub(crate) enum Ends {
     /// Success, with nothing on standard error.

@@ -76,7 +76,6 @@ pub(crate) const CASES: &[Case] = &[
 /// take over a second if the thread had to wait until the system throttles it.
 const FRAMES: usize = 200;
 
-/// Returns the processors on which the calling thread may run.
 fn processors() -> Vec<usize> {
     // SAFETY: all zeros is a valid set of processors.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -87,7 +86,6 @@ fn processors() -> Vec<usize> {
     all.collect()
 }
 
-/// Keeps the calling thread on one processor.
 fn stay_on(processor: usize) {
     // SAFETY: all zeros is a valid set of processors.
     let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -438,7 +436,6 @@ pub(crate) fn touch_large_value() -> u8 {
     LARGE_VALUE.with(|value| value.get()[LARGE / 2])
 }
 
-/// Number of calls of [`handler`].
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
 /// Allocates in a fork, as another library's handlers may.

@@ -181,7 +181,6 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the hits in a file, line by line.
 fn hits(name: &Path, path: &Path) -> Value {
     let text = fs::read_to_string(path).unwrap();
     let lines: Vec<&str> = text.lines().collect();

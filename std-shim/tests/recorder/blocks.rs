@@ -5,7 +5,6 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// A block and its layout.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     pub(crate) start: *mut u8,
@@ -92,7 +91,6 @@ pub(crate) struct Bump {
     used: AtomicUsize,
 }
 
-/// The memory of a [`Bump`].
 const BUMP_BYTES: usize = 8 << 20;
 
 impl Bump {

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use larder_trace::{Event, Trace};
 
-/// The variable that names a child's part.
 const PART: &str = "RECORDER_TEST_PART";
 
 /// Returns the part of this process, if it was started to play one.
@@ -55,7 +54,6 @@ impl Scene {
         scene.with("LARDER_RECORD", trace)
     }
 
-    /// Sets a variable of the child's environment.
     pub(crate) fn with(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.variables.push((name.into(), value.as_ref().into()));
         self
@@ -65,7 +63,6 @@ impl Scene {
         self.folder.join(name)
     }
 
-    /// Returns the names of the files that children left.
     pub(crate) fn files(&self) -> Vec<String> {
         let files = fs::read_dir(&self.folder).unwrap();
         let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -137,7 +134,6 @@ impl Drop for Scene {
     }
 }
 
-/// A child that has ended.
 #[derive(Debug)]
 pub(crate) struct Child(pub(crate) Output);
 

@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use lzma_rust2::{XzOptions, XzWriter};
 
-/// Makes the file of a line such as `file NAME "text"`, or `file NAME` with its lines below.
+/// Makes the file of a line such as `file NAME "text"`, or `file NAME` with the lines in `body`.
 pub(crate) fn make(line: &str, body: &[&str], folder: &Path) {
     let (kind, rest) = line.split_once(' ').unwrap();
     let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -50,7 +50,7 @@ pub(crate) fn xz(content: &[u8]) -> Vec<u8> {
     packed.finish().unwrap()
 }
 
-/// Reads a text with `\n`, `\r`, `\\`, `\"` and `\xff`.
+/// Replaces the escapes `\n`, `\r`, `\\`, `\"` and `\xff`.
 fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut letters = text.bytes();
@@ -71,8 +71,9 @@ fn unescaped(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Makes a stand-in for a worker of the profile `fat`: a shell script that prints a worker's output. It notes each run
-/// in the file `log`, and in `readied` that it only readied memory. `SECONDS ANSWER` is a script that measures so much.
+/// Makes a stand-in for a worker of the profile `fat`: a shell script that prints a worker's
+/// output. The script notes each run in the file `log`, or in `readied` if the run only readies
+/// memory. `SECONDS ANSWER` is a script that prints these measurements.
 #[cfg(unix)]
 fn worker(folder: &Path, allocator: &str, script: &str, body: &[&str]) {
     let measured = script
@@ -95,7 +96,6 @@ fn worker(folder: &Path, allocator: &str, script: &str, body: &[&str]) {
     program(&folder.join(format!("{allocator}-fat")), &script);
 }
 
-/// Makes a shell script.
 #[cfg(unix)]
 fn program(path: &Path, script: &str) {
     use std::os::unix::fs::PermissionsExt;

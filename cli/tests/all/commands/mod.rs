@@ -1,4 +1,4 @@
-//! The program as a user meets it: commands, and what each prints. The sessions are the text files beside this one.
+//! The program as a user meets it: commands and their output. The sessions are the files `*.txt`.
 //!
 //! ```text
 //! # What is promised.                                    a case, in a folder of its own with the files above the first
@@ -9,13 +9,14 @@
 //! ! a line of standard error
 //! ```
 //!
-//! `@NAME` is a carried trace and `%NAME` a recording of `cli/trace/fixtures`. `A=b` in front of a command sets a
-//! variable, `< FILE` is its input and `> FILE` keeps its output. `ls` and `cat` show what is in the folder. Behind the
-//! keys, `KEY>0` says whether a figure that varies is above 0, and equal lines in a row are one, with their count.
-//! `| with WORD` leaves the lines that have the word. In what is expected, `[..]` is any text and a line `...` any lines.
+//! `@NAME` is a carried trace and `%NAME` a recording of `cli/trace/fixtures`. `A=b` before a
+//! command sets a variable, `< FILE` is its input and `> FILE` keeps its output. `ls` and `cat`
+//! show what is in the folder. Among the keys, `KEY>0` says whether a varying figure is above 0;
+//! equal lines in a row are printed once, with their count. `| with WORD` keeps only the lines with
+//! the word. In expected output, `[..]` matches any text, and a line `...` matches any lines.
 //!
-//! `LARDER_REWRITE=1 cargo test -p larder-cli --test all commands::` writes what the program prints now into the
-//! files, but for lines that agree.
+//! `LARDER_REWRITE=1 cargo test -p larder-cli --test all commands::` writes the program's current
+//! output into the files, except for lines that match already.
 
 pub(crate) mod files;
 mod text;
@@ -34,7 +35,7 @@ fn mark(letter: char, line: &str) -> String {
     format!("{letter} {line}").trim_end().to_owned()
 }
 
-/// The lines that a command printed, as a session has them.
+/// Returns a command's output as the lines of a session.
 fn printed(output: &Output, filter: &str) -> Vec<String> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -54,13 +55,12 @@ fn printed(output: &Output, filter: &str) -> Vec<String> {
     };
     let mut lines: Vec<String> = code.into_iter().collect();
     lines.extend(shown.iter().map(|line| mark('>', line)));
-    // How to get help is not said again in each session.
+    // Sessions leave out the hint at `--help`.
     let stderr = stderr.replace("\n\nFor more information, try '--help'.", "");
     lines.extend(stderr.lines().map(|line| mark('!', line)));
     lines
 }
 
-/// Runs a command in a folder.
 fn run(line: &str, folder: &Path) -> Vec<String> {
     let (line, filter) = line.split_once(" | ").unwrap_or((line, ""));
     let (line, kept) = line.split_once(" > ").unwrap_or((line, ""));
@@ -88,7 +88,7 @@ fn run(line: &str, folder: &Path) -> Vec<String> {
         other => panic!("{other:?} is no command"),
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
-    // How this run of the tests sets the stand-in does not change what is printed.
+    // Settings of the stand-in for this test run must not change the output.
     for (name, _) in std::env::vars() {
         if name.starts_with("LARDER_STAND_IN") || name == "LARDER_CUDA_DRIVER" || name == "COLUMNS"
         {
@@ -122,7 +122,7 @@ fn run(line: &str, folder: &Path) -> Vec<String> {
     printed(&output, filter)
 }
 
-/// Plays a session. Returns it as it is now, and where that differs.
+/// Plays a session. Returns it with its current output, and the differences.
 fn play(session: &str, name: &str) -> (Vec<String>, Vec<String>) {
     let mut folder = TempDir::new().unwrap();
     let (mut now, mut differences, mut case) = (Vec::new(), Vec::new(), "");

@@ -1,8 +1,8 @@
-//! Words of a command, keys of its output, and how that is compared with what is expected.
+//! The words of a command, the keys of its output, and the comparison with the expected output.
 
 use serde_json::Value;
 
-/// Splits a line into words. Between single quotes blanks are part of a word.
+/// Splits a line into words. Single quotes keep blanks inside a word.
 pub(super) fn words(line: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for (place, part) in line.split('\'').enumerate() {
@@ -14,7 +14,7 @@ pub(super) fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Replaces the short name of a carried trace or a recording by its path.
+/// Replaces the short name of a carried trace or a recording with its path.
 fn path_of(word: &str) -> String {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
     match word.split_at_checked(1) {
@@ -62,7 +62,6 @@ fn value(object: &Value, key: &str) -> String {
     }
 }
 
-/// Returns whether a line is what is expected.
 fn is_like(expected: &str, line: &str) -> bool {
     let mut parts = expected.split("[..]");
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else {
@@ -80,7 +79,7 @@ fn is_like(expected: &str, line: &str) -> bool {
         || (expected.contains("[..]") && line.ends_with(last))
 }
 
-/// Returns whether all lines are what is expected.
+/// Returns whether all lines match the expected lines.
 pub(super) fn agrees(expected: &[&str], lines: &[String]) -> bool {
     match expected {
         [] => lines.is_empty(),
@@ -93,7 +92,7 @@ pub(super) fn agrees(expected: &[&str], lines: &[String]) -> bool {
     }
 }
 
-/// Returns the lines as a session has them: those that are expected as they were.
+/// Returns the lines for a session: those that match an expected line keep the text of that line.
 pub(super) fn rewritten(expected: &[&str], lines: Vec<String>) -> Vec<String> {
     if agrees(expected, &lines) {
         return expected.iter().map(|&line| line.to_owned()).collect();

@@ -1,7 +1,7 @@
-//! `larder job`, `coordinate`, `top` and `control` together: real processes that
-//! share the memory of one device of the stand-in driver.
+//! `larder job`, `coordinate`, `top` and `control` together: real processes that share the memory
+//! of one device of the stand-in driver.
 //!
-//! Waits are for conditions, with a deadline that only a hang reaches; nothing depends on speed.
+//! Waits are for conditions, with a deadline that only a hang reaches. Nothing depends on speed.
 mod processes;
 mod restarts;
 mod serve;
@@ -20,10 +20,10 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// The total of both jobs. Either alone wants most of it.
+/// The total for both jobs. Either job alone wants most of it.
 const TOTAL: u64 = 64 * MIB;
 
-/// A trace of blocks that stay, and of blocks that come and go in each of `steps` steps.
+/// Returns a trace with blocks that stay, and others that come and go in each of `steps` steps.
 fn steps_of(stay: &[u64], come: &[u64], steps: u32) -> String {
     let mut text = "# alloc-trace v1: a <id> <bytes>\n".to_owned();
     for (id, bytes) in stay.iter().enumerate() {
@@ -45,13 +45,13 @@ fn steps_of(stay: &[u64], come: &[u64], steps: u32) -> String {
     text
 }
 
-/// A trace of some blocks that stay and `blocks` that come and go in each of `steps` steps.
+/// Returns a trace with four blocks that stay, and with `blocks` that come and go in each step.
 fn trace(blocks: u64, bytes: u64, steps: u32) -> String {
     let come: Vec<u64> = (0..blocks).map(|block| bytes - 1000 * block).collect();
     steps_of(&[100_000, 100_001, 100_002, 100_003], &come, steps)
 }
 
-/// The newest figures of a job that the coordinator has said.
+/// Returns the last figures that the coordinator printed for a job.
 fn figures(coordinator: &Process, job: &str) -> Value {
     let said = coordinator.said().into_iter().rev();
     let mut states = said.filter(|said| said["what"] == "state" && said["job"] == job);
@@ -64,7 +64,6 @@ fn limit(coordinator: &Process, job: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Starts a coordinator of this total, with further words.
 fn coordinator(machine: &Machine, total: u64, words: &str) -> Process {
     let (jobs, total) = (text(&machine.jobs()), total.to_string());
     let mut arguments = vec!["coordinate", "--total", &total, &jobs, "--json"];
@@ -77,8 +76,8 @@ fn coordinate(machine: &Machine) -> Process {
     coordinator(machine, TOTAL, "--interval 0.02 --calm 0.2")
 }
 
-/// Two jobs, both at work, of which `high` wants most of the memory and then little. Whenever there is
-/// time, `look` is called. Gives the outcomes of `low` and `high`.
+/// Runs two jobs at once, of which `high` wants most of the memory at first and little later. Calls
+/// `look` during all waits. Returns the outcomes of `low` and `high`.
 fn two_jobs(machine: &Machine, mut look: impl FnMut()) -> (Value, Value) {
     let wide = machine.file("wide.trace", &trace(24, 2 * MIB, 12));
     let small = machine.file("small.trace", &trace(4, MIB / 2, 3000));
@@ -94,7 +93,7 @@ fn two_jobs(machine: &Machine, mut look: impl FnMut()) -> (Value, Value) {
         "the job that is alone to get what it wants",
         Box::new(|| limit(&coordinator, "low") > TOTAL * 3 / 4),
     );
-    // It begins suspended, so that its need lasts until it is met.
+    // `high` starts suspended, so that its need lasts until it is met.
     machine.file("jobs/high.control.json", "{\"perfControl\": 0}");
     let arguments = [&wide, &small, "--priority", "9", "--passes", "3"];
     let mut high = machine.job("high", &arguments);
@@ -135,7 +134,7 @@ fn two_jobs(machine: &Machine, mut look: impl FnMut()) -> (Value, Value) {
     outcomes
 }
 
-/// At no moment that the coordinator wrote about were more than the total allowed.
+/// Checks that the coordinator printed no problem and reported both jobs as gone.
 fn check_the_story(coordinator: &Process) {
     let mut charges = std::collections::HashMap::new();
     for said in coordinator.said() {
@@ -154,7 +153,7 @@ fn check_the_story(coordinator: &Process) {
     assert!(charges.is_empty());
 }
 
-/// Checks that the jobs' results are those on a device of their own.
+/// Checks that each job's results equal those of a run on a device of its own.
 fn compare_with_each_alone(outcomes: &(Value, Value), traces: &[&str; 2]) {
     let alone = |traces: &[&str], passes: &str| {
         let other = Machine::new(1 << 30);
@@ -176,11 +175,12 @@ fn compare_with_each_alone(outcomes: &(Value, Value), traces: &[&str; 2]) {
         assert_eq!(shared["wrong_bytes"], 0);
         assert!(shared["on_device"].as_u64().unwrap() > 0, "{shared}");
     }
-    // Each had to do without for a while.
+    // `low` had to do without device memory for a while.
     assert!(low["on_host"].as_u64().unwrap() > 0, "{low}");
 }
 
-/// Bytes of the shared device in use by all processes together. One at a time: this process has one stand-in.
+/// Measures the bytes of the shared device that all processes use together. Only one exists at a
+/// time, because this process has one stand-in.
 struct Meter {
     context: Context,
     _turn: MutexGuard<'static, ()>,
@@ -209,7 +209,7 @@ impl Meter {
 
 #[test]
 fn memory_moves_between_two_jobs_at_work_and_their_sum_never_exceeds_the_total() {
-    // The device has more than the total: only the coordinator keeps them to it.
+    // The device is larger than the total, so only the coordinator enforces the total.
     let device_bytes = 4 * TOTAL;
     let machine = Machine::new(device_bytes);
     let meter = Meter::new(&machine.ledger(), device_bytes);
@@ -294,7 +294,7 @@ fn a_share_of_the_time_is_obeyed_and_a_paused_job_stands_still() {
 fn a_coordination_whose_output_nobody_reads_ends_with_words_and_a_table_is_just_cut() {
     let machine = Machine::new(TOTAL);
     let jobs = text(&machine.jobs());
-    // Something to say in the first round.
+    // Gives the coordinator something to print in its first round.
     machine.file("jobs/a.status.json", "{}");
     let total = ["coordinate", "--total", "1GiB", &jobs];
     let once = [&total[..], &["--once"]].concat();
@@ -340,7 +340,7 @@ fn a_job_whose_status_cannot_be_written_says_so_once_and_goes_on() {
     assert_eq!(job.end()["wrong_bytes"], 0);
     let lines = said();
     assert_eq!(lines.matches(line).count(), 1, "{lines}");
-    // A short one, that never had a folder.
+    // A short job, whose folder never existed.
     let nowhere = format!("{jobs}/a.status.json");
     let rest = ["--driver", "stand-in", "--status", &nowhere];
     let output = machine.run(&[&["job", &wide][..], &rest].concat());

@@ -1,4 +1,4 @@
-//! Processes of the built program, and how a test waits for them.
+//! Processes of the `larder` program, and how tests wait for them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The deadline of every wait; a busy machine may take a good part of it.
+/// The deadline of every wait, of which a busy machine may need a large part.
 pub(super) const DEADLINE: Duration = Duration::from_secs(900);
 
 /// A folder for jobs, and a device that they share.
@@ -17,7 +17,7 @@ pub(super) struct Machine {
     device_bytes: u64,
 }
 
-/// A process of the program, ended when dropped. Its output goes to a file.
+/// A process of the program, killed when dropped. Its output goes to a file.
 pub(super) struct Process {
     child: Child,
     said: PathBuf,
@@ -33,12 +33,11 @@ impl Machine {
         }
     }
 
-    /// The folder of the jobs' files.
     pub(super) fn jobs(&self) -> PathBuf {
         self.folder.path().join("jobs")
     }
 
-    /// In which file the device's memory is counted.
+    /// Returns the file in which the device's memory is counted.
     pub(super) fn ledger(&self) -> PathBuf {
         self.folder.path().join("ledger")
     }
@@ -60,24 +59,23 @@ impl Machine {
         command
     }
 
-    /// Runs the program to its end.
     pub(super) fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
     }
 
-    /// Runs the program with the jobs' folder behind the arguments; it has to succeed.
+    /// Runs the program, which must succeed, with the jobs' folder after the arguments.
     pub(super) fn succeed(&self, arguments: &[&str]) {
         let jobs = text(&self.jobs());
         let output = self.run(&[arguments, &["--in", &jobs]].concat());
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// Starts the program; `name` is for the file that takes what it says.
+    /// Starts the program. `name` names the file for its output.
     pub(super) fn start(&self, name: &str, arguments: &[&str]) -> Process {
         self.start_command(name, self.command(arguments))
     }
 
-    /// Starts a command that was made by [`command`](Self::command), and perhaps changed.
+    /// Starts a command from [`command`](Self::command), possibly modified.
     pub(super) fn start_command(&self, name: &str, mut command: Command) -> Process {
         let said = self.folder.path().join(format!("{name}.said"));
         let file = File::create(&said).unwrap();
@@ -85,7 +83,6 @@ impl Machine {
         Process { child, said }
     }
 
-    /// Starts a job on the stand-in.
     pub(super) fn job(&self, name: &str, arguments: &[&str]) -> Process {
         let jobs = text(&self.jobs());
         let files = ["--in", &jobs, "--name", name, "--driver", "stand-in"];
@@ -108,32 +105,31 @@ impl Process {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Returns its output so far, in whole lines.
+    /// Returns the whole lines of the output so far.
     pub(super) fn said(&self) -> Vec<Value> {
         lines(self.text().as_bytes())
     }
 
-    /// Returns its output as text.
+    /// Returns the whole lines of the output so far as text.
     pub(super) fn text(&self) -> String {
         let mut text = fs::read_to_string(&self.said).unwrap();
         text.truncate(text.rfind('\n').map_or(0, |last| last + 1));
         text
     }
 
-    /// Waits for its end, which has to be a good one.
+    /// Waits for the process, which must succeed.
     pub(super) fn end_well(&mut self) {
         wait("the end of a process", || !self.is_running());
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}: {}", self.text());
     }
 
-    /// Waits for its end, which has to be a good one; the last thing it said.
+    /// Waits for the process, which must succeed. Returns the last line of its output.
     pub(super) fn end(&mut self) -> Value {
         self.end_well();
         self.said().last().cloned().unwrap_or_default()
     }
 
-    /// Asks it to end.
     pub(super) fn terminate(&self) {
         self.signal("-TERM");
     }
@@ -144,7 +140,6 @@ impl Process {
         assert!(status.success());
     }
 
-    /// Ends it without asking.
     pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -158,7 +153,6 @@ impl Drop for Process {
     }
 }
 
-/// Polls until the condition holds.
 pub(super) fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {

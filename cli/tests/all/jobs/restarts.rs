@@ -1,5 +1,5 @@
-//! Jobs and coordinators that are killed and restarted under load, with files that vanish: the device is polled all
-//! the time, and never has more than the total in use.
+//! Jobs and coordinators are killed and restarted under load, and files vanish. The device is
+//! polled all the time, and its memory in use never exceeds the total.
 
 use std::fs;
 use std::process::Stdio;
@@ -9,13 +9,12 @@ use larder_model::Random;
 use super::processes::{Machine, Process, text, wait};
 use super::{MIB, Meter, TOTAL, coordinate, limit, trace};
 
-/// Returns the number of readings of the device.
 fn samples() -> u64 {
     let is_long = std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all");
     if is_long { 1_000_000 } else { 40_000 }
 }
 
-/// Starts a job that wants most of the total, for longer than the test.
+/// Starts a job that needs most of the total and runs longer than the test.
 fn start(machine: &Machine, name: &str) -> Process {
     let wide = machine.file("wide.trace", &trace(24, 2 * MIB, 12));
     machine.job(name, &[&wide, "--passes", "1000000"])
@@ -32,7 +31,7 @@ fn restarts_of_jobs_and_coordinators_never_exceed_the_total() {
     let mut coordinator = coordinate(&machine);
     let (mut max, mut taken, mut restarts) = (0, 0, 0);
     while taken < samples() {
-        // Time for memory to move, by looks and not by the clock.
+        // Gives memory time to move, measured in polls and not by the clock.
         for _ in 0..1 + random.below(2_000) {
             let used = meter.used_bytes();
             assert!(
@@ -54,7 +53,6 @@ fn restarts_of_jobs_and_coordinators_never_exceed_the_total() {
                 restarts += 1;
             }
             5 => {
-                // Both at once.
                 coordinator.kill();
                 jobs[which].kill();
                 jobs[which] = start(&machine, names[which]);
@@ -67,7 +65,7 @@ fn restarts_of_jobs_and_coordinators_never_exceed_the_total() {
             }
         }
     }
-    // They live, and get something still.
+    // Both jobs still run and get memory.
     wait("memory for both", || {
         let used = meter.used_bytes();
         assert!(used <= TOTAL, "{used} bytes of {TOTAL}");

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use super::*;
 
-/// A sample: its name, its labels, its number.
+/// The name, the labels and the value of a sample.
 type Sample = (String, HashMap<String, String>, f64);
 
 fn serve(machine: &Machine) -> (Process, String) {
@@ -19,7 +19,7 @@ fn serve(machine: &Machine) -> (Process, String) {
     (server, address)
 }
 
-/// The answer to a request: its head and its body.
+/// Sends a request. Returns the head and the body of the response.
 fn ask(address: &str, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -40,8 +40,8 @@ fn scrape(address: &str) -> Vec<Sample> {
     parse(&body)
 }
 
-/// Reads OpenMetrics text, by its grammar: the samples of a family stand behind its type, all gauges here, and at the
-/// end stands `# EOF`.
+/// Parses OpenMetrics text: the samples of a family follow its type, which is always gauge here,
+/// and the text ends with `# EOF`.
 fn parse(text: &str) -> Vec<Sample> {
     let lines = text.strip_suffix("# EOF\n").unwrap();
     let mut families: Vec<&str> = Vec::new();
@@ -66,7 +66,7 @@ fn parse(text: &str) -> Vec<Sample> {
     samples
 }
 
-/// Labels, and what stands behind the bracket that ends them.
+/// Parses labels. Returns them and the text after their closing brace.
 fn parse_labels(mut rest: &str) -> (HashMap<String, String>, &str) {
     let mut labels = HashMap::new();
     loop {
@@ -96,7 +96,6 @@ fn parse_labels(mut rest: &str) -> (HashMap<String, String>, &str) {
     }
 }
 
-/// A job's number, if there is one.
 fn number(samples: &[Sample], job: &str, name: &str) -> Option<f64> {
     let name = format!("larder_job_{name}");
     let mut of = samples

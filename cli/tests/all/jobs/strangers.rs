@@ -1,4 +1,4 @@
-//! Folders in which strangers write: the output of their names to a terminal and as JSON.
+//! Folders in which strangers write: how the names of files are printed to a terminal and as JSON.
 
 #[cfg(target_os = "linux")]
 use std::ffi::OsStr;
@@ -8,11 +8,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::*;
 
-/// A job's name with characters that a terminal would obey, and invisible ones.
+/// A job's name with characters that control a terminal, and invisible ones.
 const NAME: &str =
     "a\u{1b}[2J\r\n\t\u{7f}\u{85}\u{9b}\u{61c}\u{200b}\u{200f}\u{2028}\u{202e}\u{2066}\u{feff}b";
 
-/// Returns whether a text has any of these.
+/// Returns whether a text has any of these characters.
 fn is_raw(text: &str) -> bool {
     let hidden = |letter: &char| NAME.contains(*letter) && !letter.is_ascii_graphic();
     text.lines().any(|line| line.chars().any(|l| hidden(&l)))
@@ -74,7 +74,7 @@ fn a_folder_whose_name_is_no_utf_8_is_one_like_others() {
     }
     let control = fs::read_to_string(folder.join("a.control.json")).unwrap();
     assert!(control.contains("\"perfControl\": 0"), "{control}");
-    // A job by one of its files.
+    // Selects the job by one of its files.
     let resumed = machine
         .command(&["control", "resume"])
         .arg(folder.join("a.status.json"))

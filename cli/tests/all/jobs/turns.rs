@@ -5,13 +5,13 @@ use serde_json::Value;
 use super::processes::{Machine, Process, text, wait};
 use super::{MIB, Meter, coordinator, steps_of};
 
-/// The total of the device.
 const TOTAL: u64 = 36 * MIB;
 
-/// The need of each, with the memory between blocks: 1.6 times the total together.
+/// Number of each job's blocks. With the memory between them, both need 1.6 times the total.
 const BLOCKS: u64 = 22;
 
-/// Blocks of a mebibyte, of which most stay from step to step, so that a job that sleeps has something to keep.
+/// Returns a trace with blocks of about 1 MiB. Most of them stay from step to step, so that a
+/// sleeping job has something to keep.
 fn trace(steps: u32) -> String {
     let stay: Vec<u64> = (0..BLOCKS - 4).map(|id| MIB - 256 * id).collect();
     steps_of(&stay, &[MIB - 256; 4], steps)
@@ -30,7 +30,7 @@ fn turns(coordinator: &Process, job: &str) -> (usize, usize) {
 
 #[test]
 fn two_jobs_that_a_device_is_too_small_for_finish_by_turns_and_never_hold_more_than_it_has() {
-    // The device has more than the total: only the turns keep them to it.
+    // The device is larger than the total, so only the turns enforce the total.
     let device_bytes = 4 * TOTAL;
     let machine = Machine::new(device_bytes);
     let meter = Meter::new(&machine.ledger(), device_bytes);
@@ -99,7 +99,7 @@ fn a_person_has_a_job_sleep_and_wake_and_the_table_says_so() {
     assert!(String::from_utf8(table).unwrap().contains("asleep"));
     machine.succeed(&["control", "wake", "a"]);
     wait("its wake", || machine.top("a")["sleep"] == "awake");
-    // Asleep it ends when it is told to, and has lost nothing.
+    // The sleeping job ends when it is told to, and has lost nothing.
     machine.succeed(&["control", "sleep", "a"]);
     wait("its sleep", || machine.top("a")["sleep"] == "asleep");
     job.terminate();
