@@ -324,7 +324,7 @@ fn child_of_random_sizes() {
         return;
     };
     wait_for_a_line();
-    // All seeds together take ten minutes, or a few seconds.
+    // All seeds together take ten minutes in the long form, and a few seconds otherwise.
     let blocks = if is_long() { 150_000 } else { 5_000 };
     thread::scope(|scope| {
         for number in 0..2 {

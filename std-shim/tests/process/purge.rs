@@ -200,7 +200,7 @@ fn signals_pass_by() {
     unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
     drop(peak(&[MIB]));
     assert_eq!(threads(), 2);
-    // With the signal blocked in this thread, it could only go to the other one.
+    // This thread blocks the signal, so the system could deliver it only to the other thread.
     let mut set = std::mem::MaybeUninit::uninit();
     // SAFETY: our variable.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };

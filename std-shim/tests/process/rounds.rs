@@ -37,8 +37,7 @@ const BACKGROUND: &[Variables] = &[
     &[("LARDER_BACKGROUND_PURGE", "yes")],
 ];
 
-/// Memory that the system and the heap may keep, such as stacks: 200 bytes a round in the long
-/// form.
+/// Memory that the system and the heap keep, such as stacks: 200 bytes a round in the long form.
 const SLACK_BYTES: u64 = MIB as u64;
 
 const THREADS: usize = 4;

@@ -71,9 +71,9 @@ fn unescaped(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Makes a stand-in for a worker of the profile `fat`: a shell script that prints a worker's
-/// output. The script notes each run in the file `log`, or in `readied` if the run only readies
-/// memory. `SECONDS ANSWER` is a script that prints these measurements.
+/// Makes a dummy worker of the profile `fat`: a shell script that prints a worker's output. The
+/// script notes each run in the file `log`, or in `readied` if the run only readies memory.
+/// `SECONDS ANSWER` is a script that prints these measurements.
 #[cfg(unix)]
 fn worker(folder: &Path, allocator: &str, script: &str, body: &[&str]) {
     let measured = script
