@@ -19,7 +19,7 @@ fn setup() -> (Context, DeviceAllocator, Vec<Arc<CudaStream>>) {
     (context, memory, streams)
 }
 
-/// A block with a byte of its own in each place, whichever part of the allocator it is from.
+/// Keeps blocks of every part of the allocator: core, arena, step and window.
 #[test]
 fn blocks_come_back_by_their_first_address_only_and_once() {
     alone_and_clean(|control| {
@@ -37,7 +37,7 @@ fn blocks_come_back_by_their_first_address_only_and_once() {
                 let address = memory.keep_addr(block).unwrap();
                 assert!(kept.insert(address, (granted, round)).is_none());
                 if round % 3 == 2 {
-                    // One of them, in no order.
+                    // An arbitrary one.
                     let address = *kept.keys().next().unwrap();
                     kept.remove(&address);
                     memory
@@ -87,7 +87,7 @@ fn a_block_of_another_allocator_is_not_kept() {
     });
 }
 
-/// A stream of another context is waited for; where that is refused the block is kept on.
+/// A free on a stream of another context has to wait; if the wait is refused, the block stays kept.
 #[test]
 fn a_refused_free_keeps_the_block_under_its_address() {
     alone_and_clean(|control| {

@@ -1,5 +1,5 @@
-//! A device's allocator, as far as scripts do not say it: devices of any size, streams that it cannot tell apart,
-//! tables that are full, threads that are short at the same time.
+//! Tests of a device's allocator that scripts cannot express: devices of any size, streams that cannot be told apart,
+//! full tables, and threads that run out of memory at the same time.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use larder_cuda::{
     ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig, DriverError,
 };
 
-/// Eight times its memory would be more addresses than the core counts.
+/// Eight times the memory of this device would be more addresses than the core supports.
 #[test]
 fn a_device_of_any_size_has_an_allocator() {
     alone_and_clean(|control| {
@@ -34,8 +34,8 @@ fn a_device_of_any_size_has_an_allocator() {
     });
 }
 
-/// The default stream of any context has the same handle, and so has each thread's own default
-/// stream: what one frees must not go to the other without a wait.
+/// The default streams of all contexts have the same handle, and so have the per-thread default streams of all threads.
+/// Memory that one of them freed must not go to another without a wait.
 #[test]
 fn a_stream_that_could_be_another_one_is_refused() {
     alone_and_clean(|control| {
@@ -52,7 +52,7 @@ fn a_stream_that_could_be_another_one_is_refused() {
         let per_thread = context.cudarc().per_thread_stream();
         assert_eq!(memory.alloc(&per_thread, MIB), refused);
 
-        // A free waits for it.
+        // A free on such a stream waits for the stream.
         control.schedule_deferred(3);
         fill(&per_thread, block.addr().get(), MIB, 1);
         memory.free(&per_thread, block).unwrap();
@@ -65,7 +65,7 @@ fn a_stream_that_could_be_another_one_is_refused() {
     });
 }
 
-/// The thread's own default stream is waited for on the host; the other one must be waited for too.
+/// The host waits for the per-thread default stream; it must wait for the other stream too.
 #[test]
 fn a_block_is_kept_for_all_its_streams_though_the_first_has_no_stream_id() {
     let Some((control, _turn)) = alone() else {
@@ -97,7 +97,7 @@ fn a_block_is_kept_for_all_its_streams_though_the_first_has_no_stream_id() {
     }
 }
 
-/// The arena's table, then the allocator's own, then an error; and all of it comes back.
+/// First the arena's table fills up, then the allocator's. Then allocations fail, and frees recover everything.
 #[test]
 fn more_small_blocks_than_there_is_room_for_are_an_error() {
     alone_and_clean(|_| {
@@ -125,7 +125,7 @@ fn more_small_blocks_than_there_is_room_for_are_an_error() {
                 setup.free(index % 2, block);
             }
             assert_eq!(setup.memory.stats().live_bytes, 0);
-            // The first one may queue events, behind which the rest goes.
+            // The first release may only record events; the second one releases the rest.
             for _ in 0..2 {
                 setup.context.synchronize().unwrap();
                 setup.memory.release(u64::MAX);
@@ -135,7 +135,8 @@ fn more_small_blocks_than_there_is_room_for_are_an_error() {
     });
 }
 
-/// Threads that are short at the same time: what one finds passed, the other need not find again.
+/// When two threads run out of memory at the same time, memory that one of them finds to be settled serves the other
+/// too.
 #[test]
 fn threads_that_are_short_together_both_get_what_has_passed() {
     let Some((control, _turn)) = alone() else {
@@ -148,7 +149,7 @@ fn threads_that_are_short_together_both_get_what_has_passed() {
             for mine in 0..2_usize {
                 let setup = &setup;
                 scope.spawn(move || {
-                    // Never more than half of what there is for each.
+                    // Each thread needs at most half of the budget.
                     for step in 0..200_usize {
                         let (own, other) = (mine * 2, mine * 2 + 1);
                         let block = setup.alloc(own, 4 * MIB, 1);

@@ -1,4 +1,4 @@
-//! Driver calls that no sub-allocator makes, or that query their results.
+//! Driver calls that no sub-allocator makes, or whose results they do not check.
 
 use crate::common;
 
@@ -33,7 +33,7 @@ fn memory_says_what_it_is() {
         let device = driver.alloc_device(MIB)?;
         assert_eq!(driver.pointer_kind(device)?, Some(PointerKind::Device));
         assert_eq!(driver.pointer_device(device)?, Some(0));
-        // SAFETY: given just now, and nobody uses it.
+        // SAFETY: just allocated, and not in use.
         unsafe { driver.free_device(device) }?;
 
         let host = driver.alloc_host(MIB, constants::HOST_ALLOC_PORTABLE)?;
@@ -41,13 +41,13 @@ fn memory_says_what_it_is() {
             driver.pointer_kind(host.addr() as u64)?,
             Some(PointerKind::Host)
         );
-        // SAFETY: given just now, and nobody uses it.
+        // SAFETY: just allocated, and not in use.
         unsafe { driver.free_host(host) }?;
 
         if context.device_info()?.managed {
             let managed = driver.alloc_managed(MIB)?;
             assert_eq!(driver.pointer_kind(managed)?, Some(PointerKind::Managed));
-            // SAFETY: given just now, and nobody uses it.
+            // SAFETY: just allocated, and not in use.
             unsafe { driver.free_device(managed) }?;
         }
         let mine = 0u8;
@@ -67,20 +67,20 @@ fn memory_of_the_program_is_pinned_and_unpinned() {
     let start = unsafe { alloc_zeroed(layout) };
     let outcome = context.try_current(|driver| {
         let place = start.cast();
-        // SAFETY: the memory is ours until the end of the test.
+        // SAFETY: the memory is not freed before the end of the test.
         unsafe { driver.register_host(place, MIB, constants::HOST_REGISTER_PORTABLE) }?;
-        // SAFETY: it was pinned just now.
+        // SAFETY: it has just been pinned.
         let device = unsafe { driver.device_pointer(place) }?;
         fill(&stream, device, MIB, 9);
         stream.synchronize().unwrap();
-        // SAFETY: no work uses it any more.
+        // SAFETY: no queued work uses the memory.
         unsafe { driver.unregister_host(place) }
     });
     assert_eq!(outcome, Ok(()));
-    // SAFETY: ours, and written by nobody any more.
+    // SAFETY: the memory is initialized, and nothing writes to it any more.
     let bytes = unsafe { std::slice::from_raw_parts(start, MIB as usize) };
     assert!(bytes.iter().all(|byte| *byte == 9));
-    // SAFETY: it came from there with this layout.
+    // SAFETY: it was allocated above with this layout.
     unsafe { dealloc(start, layout) };
 }
 
@@ -96,14 +96,14 @@ fn the_devices_own_pool_serves_in_the_order_of_a_stream() {
     let handle = StreamHandle(stream.cu_stream().addr());
     let outcome = context.try_current(|driver| {
         let pool = driver.pool_of_device(context.device())?;
-        // SAFETY: the stream exists: the test holds it.
+        // SAFETY: the stream exists, because the test holds it.
         let block = unsafe { driver.alloc_async(MIB, handle) }?;
         fill(&stream, block, MIB, 5);
         assert_filled(&stream, block, MIB, 5);
         // SAFETY: the device's own pool exists as long as the device.
         let used = unsafe { driver.pool_bytes(pool, constants::POOL_USED_CURRENT) }?;
         assert!(used >= MIB, "{used}");
-        // SAFETY: it came from a pool, and only work of this stream uses it.
+        // SAFETY: the block came from a pool, and only work of this stream uses it.
         unsafe { driver.free_async(block, handle) }
     });
     assert_eq!(outcome, Ok(()));

@@ -1,5 +1,5 @@
-//! Abnormal ends: work that failed for good, a context that is reset under its objects, a panic while the
-//! driver refuses everything. Nothing panics again, loops or grows without bound.
+//! Abnormal ends: work that failed for good, a context that is reset under its objects, and a panic while the driver
+//! refuses everything. Nothing panics again, loops or grows without bound.
 
 use crate::common;
 
@@ -18,10 +18,10 @@ use larder_cuda::{
 };
 use larder_cuda_abi::Code;
 
-/// The number of each kind of object.
+/// Number of objects of each kind.
 const MANY: u64 = 50;
 
-/// One of everything, each holding something.
+/// Objects of every kind, each holding something.
 struct Objects {
     events: Vec<Event>,
     pool: DriverPool,
@@ -64,7 +64,7 @@ impl Objects {
         }
     }
 
-    /// Everything is tried; whatever it answers.
+    /// Uses everything and ignores the answers.
     fn use_all(&self) {
         let _ = self.events[0].record(&self.stream);
         let _ = self.events[0].query();
@@ -79,11 +79,11 @@ impl Objects {
         let _ = self.context.settle();
     }
 
-    /// What there is, and what is asked for each of it at most.
+    /// An upper limit of the driver calls that dropping everything makes.
     fn max_calls() -> u64 {
         let things = 6 * MANY + 20;
-        // Two things a page; the context is entered and left; four others are tried with each, and
-        // all of them once for each kind of memory that runs short, and three times at the end.
+        // A page is two objects. Each release enters and leaves the context and retries four other releases. All of
+        // them are retried once for each kind of memory that runs out, and three times at the end.
         things * 60
     }
 }
@@ -122,7 +122,7 @@ fn objects_end_quietly_after_their_context_was_reset() {
         return;
     };
     let objects = Objects::new();
-    // SAFETY: what is lost is only given back from here on.
+    // SAFETY: the driver is the stand-in, which refuses handles that the reset has destroyed.
     let code = unsafe { sys::cuDevicePrimaryCtxReset_v2(objects.context.device()) };
     assert_eq!(code as u32, 0);
     objects.use_all();
@@ -150,7 +150,7 @@ fn a_panic_among_refusals_gives_everything_back_later() {
         assert!(outcome.is_err());
         control.clear_failures();
         assert!(context.refused_frees() > 0);
-        // What stands on other things goes in a later round.
+        // An object that others depend on is released in a later round.
         while context.refused_frees() > 0 {
             let before = context.refused_frees();
             assert!(context.settle() < before, "{before} owed");
@@ -186,7 +186,7 @@ fn refusals_in_many_threads_lose_nothing() {
                         let source: &dyn SubAllocator = if round % 2 == 0 { device } else { pages };
                         let _event = Event::new(context, EventConfig::default());
                         if let Ok(range) = source.grow(request(MIB)) {
-                            // It stays ours until the driver takes it.
+                            // A refused range is still held, so it is released again.
                             while source.release(range).is_err() {}
                         }
                     }

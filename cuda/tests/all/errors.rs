@@ -1,4 +1,4 @@
-//! The texts and effects of errors: nothing is lost that the driver refused to take.
+//! Texts and effects of errors. Memory that the driver refuses to take back is not lost.
 
 use crate::common;
 
@@ -60,7 +60,7 @@ fn nothing_has_no_size() {
 #[test]
 fn a_device_that_is_not_there_is_an_error() {
     let _turn = together();
-    // Cut to 32 bits the second number would be that of device 0.
+    // Truncated to 32 bits, `1 << 32` would be device 0.
     for ordinal in [4711, 1 << 32, usize::MAX] {
         let error = Context::new(ordinal).unwrap_err();
         let LoadError::Call(DriverError::Call { code, function }) = error else {
@@ -83,7 +83,7 @@ fn what_is_refused_half_way_goes_later() {
             .unwrap();
         pages.release(range).unwrap();
         assert!(pages.held_bytes() > 0, "one piece keeps its place");
-        // The next call takes it away first, so the place is free.
+        // The next call first unmaps the rest, so the address is free.
         assert_eq!(pages.grow(request(8 * MIB)), Ok(range));
         pages.release(range).unwrap();
         assert_eq!(control.used(0), 0);
@@ -128,7 +128,7 @@ fn managed_regions_together_are_never_more_than_the_device_holds() {
         let context = Context::new(0).unwrap();
         let source = ManagedMemory::new(&context).unwrap();
         let part = source.max_bytes() / 5 * 3;
-        // Nobody touches it, so the device has as much free as before.
+        // The memory is never touched, so the device's free memory does not change.
         let first = source.grow(request(part)).unwrap();
         assert_eq!(source.grow(request(part)), Err(SubAllocError));
         let error = source.last_error().unwrap();
@@ -142,7 +142,7 @@ fn managed_regions_together_are_never_more_than_the_device_holds() {
     });
 }
 
-/// Runs in a process whose driver is old; does nothing elsewhere.
+/// Runs in a child process with an old driver, and does nothing elsewhere.
 #[test]
 fn child_with_an_old_driver() {
     let Ok(version) = std::env::var("LARDER_STAND_IN_VERSION") else {
@@ -202,7 +202,7 @@ fn a_peer_that_cannot_reach_the_memory_is_refused_at_once() {
         assert_eq!(error.code(), Some(Code::INVALID_DEVICE));
         assert!(with_peers(vec![-1]).is_err());
 
-        // Named twice, or as its own peer, a device is one.
+        // A peer that is named twice, or is the device itself, counts once.
         let memory = with_peers(vec![1, 0, 1]).unwrap();
         let range = memory.grow(request(MIB)).unwrap();
         let driver = context.driver();

@@ -1,5 +1,4 @@
-//! Devices and systems that lack something: few addresses, no virtual memory. The blocks of regions are in a
-//! script.
+//! Devices and systems that lack something: few addresses, or no virtual memory. A script covers the blocks of regions.
 
 use larder_cuda::driver::StandIn;
 use larder_cuda::{
@@ -9,7 +8,7 @@ use larder_cuda::{
 use crate::common::setup::Setup;
 use crate::common::{DEVICE_BYTES, MIB, alone_and_clean, assert_filled, fill};
 
-/// Bytes of all reservations.
+/// Returns the bytes of all reservations.
 fn reserved(control: &StandIn) -> u64 {
     let alive = control.alive();
     let found = alive.iter().find(|alive| alive.kind == "reservation");
@@ -93,7 +92,7 @@ fn what_regions_cannot_do_is_refused_in_words() {
             refused.to_string().contains("stays where it is"),
             "{refused}"
         );
-        // A step serves, and plans nothing.
+        // A step allocates, but is not planned.
         for _ in 0..4 {
             let _step = memory.step(stream).unwrap();
             let block = setup.alloc(0, MIB, 1);

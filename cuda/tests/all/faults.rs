@@ -1,5 +1,5 @@
-//! Every driver call of a program over all kinds of memory is refused once: nothing panics, each refusal
-//! has a reason, the same program then succeeds on the same objects, and nothing is left.
+//! Every driver call of a program over all kinds of memory is refused once. Nothing panics, each refusal has a reason,
+//! the same program then succeeds with the same objects, and nothing is left.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use larder_cuda::{
 use crate::common::refusal::SWEEP;
 use crate::common::{MIB, paged_over, request};
 
-/// Pages that a paged allocator drives, shared with who asks for errors.
+/// Pages that a paged allocator drives, shared with the test, which reads their errors.
 struct SharedPages(Arc<VirtualMemory>);
 
 impl PageDriver for SharedPages {
@@ -23,7 +23,7 @@ impl PageDriver for SharedPages {
     }
 }
 
-/// One of everything.
+/// An object of every kind.
 struct Objects {
     context: Context,
     device: DeviceMemory,
@@ -53,7 +53,7 @@ impl Objects {
         })
     }
 
-    /// Uses all of it, and holds nothing at the end whatever happens.
+    /// Uses all objects. Holds nothing at the end, even after errors.
     fn run(&self, stream: &Arc<CudaStream>) -> Vec<DriverError> {
         let outcomes = [
             grow_and_release(&self.device, || self.device.last_error()),
@@ -67,14 +67,14 @@ impl Objects {
         outcomes.into_iter().filter_map(Result::err).collect()
     }
 
-    /// Of all sub-allocators, which hold nothing between two runs.
+    /// Returns the bytes of all sub-allocators, which hold nothing between two runs.
     fn held_bytes(&self) -> u64 {
         let regions = self.device.held_bytes() + self.pinned.held_bytes();
         let pages = self.growing.held_bytes() + self.pages.held_bytes();
         regions + self.managed.held_bytes() + pages
     }
 
-    /// Leaves memory of each kind to the objects' end.
+    /// Takes memory of each kind and leaves it to be released when the objects are dropped.
     fn hold(&self, stream: &Arc<CudaStream>) {
         let sources: [&dyn SubAllocator; 4] =
             [&self.device, &self.pinned, &self.managed, &self.growing];
@@ -149,7 +149,7 @@ impl Objects {
     }
 }
 
-/// Two ranges, one of which goes back while the other is held.
+/// Grows two ranges, and releases the second while the first is held.
 fn grow_and_release(
     source: &dyn SubAllocator,
     last_error: impl Fn() -> Option<DriverError>,
@@ -164,7 +164,7 @@ fn grow_and_release(
     outcome.and(release(source, first).map_err(reason))
 }
 
-/// A refused range is still the caller's: it goes the second time.
+/// Releases a range. After a refusal the range is still held, and the second try must succeed.
 fn release(source: &dyn SubAllocator, range: larder_core::AddrRange) -> Result<(), SubAllocError> {
     let outcome = source.release(range);
     if outcome.is_err() {
@@ -173,7 +173,7 @@ fn release(source: &dyn SubAllocator, range: larder_core::AddrRange) -> Result<(
     outcome
 }
 
-/// Refuses calls while objects are made and used, and `until_gone`, while they are dropped too.
+/// Refuses calls while objects are made and used, and, with `until_gone`, also while they are dropped.
 fn sweep(until_gone: bool) {
     SWEEP.run(100, |refusal| {
         let context = Context::new(0).unwrap();

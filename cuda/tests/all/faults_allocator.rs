@@ -1,7 +1,7 @@
-//! Every driver call that a device allocator makes in a scenario over three streams is refused once,
-//! plainly, with arenas, and in steps with windows: nothing panics, each answer is memory or a reason,
-//! every block keeps its bytes, the same scenario then succeeds on the same allocator, and nothing is left
-//! when it is dropped with blocks in use.
+//! Every driver call that a device's allocator makes in a scenario over three streams is refused once: in a plain run,
+//! with arenas, and in steps with windows. Nothing panics, each answer is memory or a reason, and every block keeps its
+//! bytes. The same scenario then succeeds with the same allocator, and nothing is left when the allocator is dropped
+//! with blocks in use.
 
 use std::sync::Arc;
 
@@ -12,10 +12,9 @@ use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, Devic
 use crate::common::refusal::{Refusal, SWEEP, Sweep};
 use crate::common::{self, MIB};
 
-/// The allocator's limit.
 const BUDGET: u64 = 12 * MIB;
 
-/// The bytes of each mebibyte that are written and read.
+/// Number of bytes that are written and read in each mebibyte.
 const WRITTEN: u64 = 64;
 
 struct Live {
@@ -32,29 +31,26 @@ impl Live {
     }
 }
 
-/// The scenario, and what it holds.
 struct Scenario<'a> {
     refusal: &'a Refusal,
     memory: DeviceAllocator,
     streams: Vec<Arc<CudaStream>>,
-    /// The blocks by name; `None` where memory was refused.
+    /// The blocks in use, by name.
     live: Vec<(&'static str, Live)>,
     values: u8,
     way: Way,
 }
 
-/// The form of the scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Plain,
-    /// Small blocks come from arenas.
     Arenas,
-    /// Each run is a step of two streams, and opens a window of each.
+    /// Each run is a step of two streams, and opens a window on each.
     Steps,
 }
 
 impl Scenario<'_> {
-    /// One allocation. An error needs a refusal, now or earlier; `fits` says whether there is room.
+    /// Allocates a block. `fits` says whether there is room; if there is, an error needs a refusal, now or earlier.
     fn alloc(&mut self, name: &'static str, stream: usize, bytes: u64, fits: bool) {
         let queue = &self.streams[stream];
         let before = self.memory.stats().live_bytes;
@@ -71,15 +67,15 @@ impl Scenario<'_> {
                 );
                 let driver = matches!(error, DeviceAllocError::Driver(_));
                 assert!(full || (driver && refused), "{name}: {error}");
-                // A live block may keep pieces of its arena that lie before its own.
+                // A live block may keep the pieces of its arena that lie before its own.
                 let fits = fits && self.way != Way::Arenas;
                 assert!(!fits || self.refusal.happened(), "{name}: {error}");
-                // What several streams used may have been taken back on the way.
+                // Blocks freed on several streams may have been recovered meanwhile.
                 assert!(self.memory.stats().live_bytes <= before, "{name}");
                 if !(fits && refused) {
                     return;
                 }
-                // It was the one refusal, so there is memory now.
+                // Only one call is refused, so the second try must succeed.
                 self.memory
                     .alloc(queue, bytes)
                     .unwrap_or_else(|error| panic!("{name}, once more: {error}"))
@@ -98,7 +94,7 @@ impl Scenario<'_> {
         self.live.push((name, live));
     }
 
-    /// Takes a block out, after its bytes were seen to be right.
+    /// Removes a block from those in use.
     fn take(&mut self, name: &str) -> Option<Live> {
         let place = self.live.iter().position(|(own, _)| *own == name)?;
         Some(self.live.swap_remove(place).1)
@@ -116,7 +112,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Frees, with work still queued.
+    /// Frees a block while queued work still uses it.
     fn free(&mut self, name: &str) {
         let Some(live) = self.take(name) else { return };
         for at in live.places() {
@@ -127,7 +123,7 @@ impl Scenario<'_> {
         self.refusal.around(free).unwrap();
     }
 
-    /// Uses a block on another stream too, and frees it behind both.
+    /// Uses a block on another stream too, and frees it after the work of both.
     fn free_on_both(&mut self, name: &str, other: usize) {
         let Some(live) = self.take(name) else { return };
         let streams = [&self.streams[live.stream], &self.streams[other]].map(Clone::clone);
@@ -150,7 +146,7 @@ impl Scenario<'_> {
         self.refusal.around(|| self.memory.release(bytes));
     }
 
-    /// A window opens, gives a block, takes it back on another stream, and goes.
+    /// Opens a window, allocates a block in it, frees the block on another stream, and drops the window.
     fn window(&mut self, stream: usize, other: usize) {
         let queue = &self.streams[stream];
         let ask = || self.memory.prime(queue, 2 * MIB);
@@ -161,7 +157,6 @@ impl Scenario<'_> {
             Err(DeviceAllocError::Memory { .. }) if self.refusal.happened() => return,
             Err(error) => panic!("{error}"),
         };
-        // Other streams, and this one afterwards, are not concerned.
         let (inside, refused) = self.refusal.around_told(|| self.memory.alloc(queue, MIB));
         match inside {
             Ok(inside) => {
@@ -181,7 +176,7 @@ impl Scenario<'_> {
         self.refusal.around(|| drop(window));
     }
 
-    /// All that an allocator does, within a budget of six pages. Ends with blocks in use.
+    /// Does everything that an allocator can do, within a budget of six pages. Ends with blocks in use.
     fn run(&mut self) {
         let mut steps = Vec::new();
         if self.way == Way::Steps {
@@ -205,15 +200,15 @@ impl Scenario<'_> {
         self.alloc("b", 1, 2 * MIB, true);
         self.alloc("c", 2, 4096, true);
         self.alloc("d", 2, 3 * MIB, true);
-        // What one stream freed goes to another after a wait.
+        // Memory that one stream freed goes to another after a wait.
         self.free("a");
         self.alloc("a", 1, 3 * MIB, true);
         self.refusal.around(|| self.memory.end_step());
-        // A block that two streams use.
+        // Two streams use one block.
         self.free_on_both("b", 0);
         self.alloc("b", 2, 2 * MIB, true);
         self.check_all();
-        // Pages move, and some of them are pending on other streams: the host waits.
+        // Pages move. Some are still pending on other streams, so the host waits.
         self.free("a");
         self.free("d");
         self.alloc("e", 0, 5 * MIB, true);
@@ -275,7 +270,7 @@ fn sweep(seed: fn(u64) -> Option<u64>, way: Way) {
             };
             scenario.run();
         }
-        // The allocator goes, with blocks in use.
+        // The allocator is dropped with blocks in use.
         let Scenario {
             refusal,
             memory,

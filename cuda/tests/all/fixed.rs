@@ -1,4 +1,4 @@
-//! Blocks in one handle that stay in place, beside scripts: refusals and captures.
+//! Fixed blocks: refusals and captures, which scripts do not cover.
 
 use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 use larder_cuda::DeviceConfig;
@@ -9,7 +9,7 @@ use crate::common::graph::Graph;
 use crate::common::setup::Setup;
 use crate::common::{CODES, MIB, alone_and_clean, fill, under_all_schedules};
 
-/// How many of a kind there are, and their bytes.
+/// Returns the number of objects of a kind, and their bytes.
 fn alive(control: &StandIn, kind: &str) -> (u64, u64) {
     let alive = control.alive();
     let found = alive.iter().find(|alive| alive.kind == kind);
@@ -37,7 +37,7 @@ fn a_refused_call_leaves_nothing_of_a_fixed_block() {
                     break;
                 }
             }
-            // Want of memory is tried again.
+            // The allocator retries after an out-of-memory error, so that code may never reach the caller.
             assert!(
                 code == Code::OUT_OF_MEMORY || refused > 3,
                 "{code:?}: {refused}"
@@ -65,7 +65,7 @@ fn a_fixed_block_that_goes_spoils_no_capture_of_a_stream_that_is_known() {
             fill(stream, block.addr().get(), MIB, 3);
             let graph = Graph::end_capture(stream).expect("a whole capture");
             graph.launch(stream).unwrap();
-            // It is kept until somebody waits for the work of before.
+            // The block stays mapped until something waits for its work.
             assert!(alive(control, "mapping").0 > 1);
             assert_eq!(setup.context.settle(), 0);
             setup.free(0, block);

@@ -1,5 +1,5 @@
-//! While a stream captures in the global mode, this crate's work for other streams leaves that capture
-//! intact: queries of events, waits and plain allocations do not invalidate it (pytorch#104487).
+//! While another program's stream is being captured in the global mode, the allocators leave the capture intact: event
+//! queries, waits and plain allocations do not invalidate it (pytorch#104487).
 
 use crate::common;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use larder_cuda::{
     StreamAllocator, VmemAllocator, VmemConfig,
 };
 
-/// A program that captures, and knows nothing of our allocators.
+/// A program that captures and knows nothing of our allocators.
 struct Foreign {
     stream: Arc<CudaStream>,
     address: sys::CUdeviceptr,
@@ -22,23 +22,23 @@ struct Foreign {
 impl Foreign {
     fn begin(context: &Context) -> Self {
         let stream = context.cudarc().new_stream().unwrap();
-        // SAFETY: 4096 bytes, freed when this is dropped.
+        // SAFETY: 4096 bytes, freed when `Self` is dropped.
         let address = unsafe { result::malloc_sync(4096) }.unwrap();
         let global = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
         stream.begin_capture(global).unwrap();
         Self { stream, address }
     }
 
-    /// Ends the capture, which nobody has spoilt.
+    /// Ends the capture, which must still be valid.
     fn end(self) {
         let stream = self.stream.cu_stream();
-        // SAFETY: the memory lives until this is dropped; the stream captures.
+        // SAFETY: the memory lives until `self` is dropped; the stream is being captured.
         unsafe { result::memset_d8_async(self.address, 1, 4096, stream) }.expect("a whole capture");
         let mut graph = std::ptr::null_mut();
-        // SAFETY: the stream captures; the handle outlives the call.
+        // SAFETY: the stream is being captured; the handle outlives the call.
         let code = unsafe { sys::cuStreamEndCapture(stream, &raw mut graph) };
         code.result().expect("a whole capture");
-        // SAFETY: the graph was made just now.
+        // SAFETY: the graph has just been created.
         unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
     }
 }
@@ -50,7 +50,7 @@ impl Drop for Foreign {
     }
 }
 
-/// Work of two streams over an allocator that is often short, so that it asks and waits for events.
+/// Allocates and frees on two streams. The allocator often has too little memory, so it queries events and waits.
 pub(crate) fn churn(memory: &dyn StreamAllocator, streams: &[Arc<CudaStream>], rounds: u64) {
     for round in 0..rounds {
         let [a, b] = [round % 2, (round + 1) % 2].map(|index| &streams[index as usize]);
@@ -66,7 +66,7 @@ pub(crate) fn churn(memory: &dyn StreamAllocator, streams: &[Arc<CudaStream>], r
     }
 }
 
-/// Runs `act` beside a foreign capture: in the thread that captures, and in another; eagerly and deferred.
+/// Runs `act` during a foreign capture, on the capturing thread and on another, with eager and deferred work.
 pub(crate) fn beside(act: impl Fn(&'static StandIn, &Context, &[Arc<CudaStream>]) + Send + Sync) {
     let Some((control, _turn)) = alone() else {
         return;
@@ -109,7 +109,7 @@ fn a_device_allocator_that_is_short_spoils_no_capture() {
         memory.end_step();
         let _ = memory.set_limit(4 * MIB);
         churn(&memory, streams, 4);
-        // Its end waits for its streams.
+        // Dropping it waits for its streams.
         drop(memory);
     });
 }
@@ -144,7 +144,7 @@ fn memory_of_both_sides_spoils_no_capture() {
     });
 }
 
-/// Documents do not say whether calls of virtual memory spoil captures: so as if they did.
+/// The documentation does not say whether virtual memory calls invalidate captures, so here they do.
 #[test]
 fn memory_that_grows_moves_and_goes_back_spoils_no_capture() {
     beside(|control, context, streams| {

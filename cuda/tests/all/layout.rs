@@ -1,5 +1,4 @@
-//! Our declarations of the driver's interface compared with cudarc's bindings: every layout, number and
-//! name.
+//! Compares our declarations of the driver's interface with cudarc's bindings: every layout, number and name.
 
 use std::mem::{offset_of, size_of};
 
@@ -40,7 +39,7 @@ fn default_streams_have_the_same_numbers() {
     );
 }
 
-/// Compares a structure's length with the bindings', and where the named fields lie.
+/// Compares the size of a structure, and the offsets of the named fields.
 macro_rules! lies_alike {
     ($ours:ident, $theirs:ident: $($our:ident = $their:ident)*) => {
         assert_eq!(size_of::<$ours>(), size_of::<sys::$theirs>());
@@ -82,7 +81,7 @@ fn pool_properties_lie_as_in_the_bindings() {
         location = location
         win32_security_attributes = win32SecurityAttributes
     );
-    // Later versions cut these from what was reserved.
+    // Later versions of CUDA took these from the reserved bytes.
     assert_eq!(offset_of!(PoolProps, max_bytes), 24);
     assert_eq!(offset_of!(PoolProps, usage), 32);
 }
@@ -100,7 +99,7 @@ fn a_launch_lies_as_in_the_bindings() {
     );
 }
 
-/// The numbers and names of version 12.8, which has all that we know.
+/// The numbers and names of CUDA 12.8, which has all that we declare.
 mod numbers {
     use super::*;
     use larder_cuda_abi::constants;
@@ -152,7 +151,7 @@ mod numbers {
         assert!(Code::all().eq(numbers), "each code is compared");
     }
 
-    /// Our name, and where theirs is.
+    /// Pairs our names and values with those of the bindings.
     macro_rules! constants {
         ($($ours:ident = $theirs:expr;)*) => {{
             use sys::{

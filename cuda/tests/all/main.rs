@@ -1,5 +1,4 @@
-//! Tests of larder-cuda, linked as one program. To run one module: `cargo test -p larder-cuda --test all
-//! vmem::`.
+//! Tests of larder-cuda, linked as one program. To run one module: `cargo test -p larder-cuda --test all vmem::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod addresses;

@@ -1,6 +1,6 @@
-//! Pages move while several streams work: in any order that events allow, every block keeps its bytes, and
-//! no two accesses conflict. Drawn programs over the core's pools on virtual memory, without the allocator that
-//! programs use. Only the stand-in can choose the order.
+//! Pages move while several streams work. In any order that events allow, every block keeps its bytes and no two
+//! accesses conflict. Drawn programs run over the core's pools on virtual memory, without the allocator that programs
+//! use. Only the stand-in can choose the order.
 
 use crate::common;
 
@@ -27,20 +27,19 @@ use crate::programs::memories::Memory;
 use crate::programs::player::{Player, World, streams};
 use crate::programs::words::Outcome;
 
-/// Seeds of each kind of program.
+/// Number of seeds for each kind of program.
 const SEEDS: u64 = 500;
 
-/// Acts of a program, and its streams.
+/// Numbers of acts and of streams in a program.
 const ACTS: usize = 80;
 const STREAMS: usize = 3;
 
-/// Pages that a pool may hold.
+/// Maximum number of pages in a pool.
 const PAGES: u64 = 14;
 
-/// A pool of the core.
 type Pool<P> = Shared<P, VirtualMemory>;
 
-/// The events of a stream that are not completed, and the number of the newest.
+/// A stream's events that are not complete, and the number of the newest event.
 #[derive(Default)]
 struct Queue {
     stream: usize,
@@ -48,13 +47,13 @@ struct Queue {
     events: VecDeque<(u64, Event)>,
 }
 
-/// A pool of the core in the order of streams, by the events that its caller records.
+/// A pool of the core whose caller records the events, so that memory is reused in the order of streams.
 struct InOrder<P: BestFit> {
     context: Context,
     pool: Pool<P>,
     /// Releases idle memory.
     relieve: fn(&Pool<P>),
-    /// Frees as if no work used the block any more. A mistake.
+    /// Frees blocks as if no work used them any more, which is a mistake.
     forgets: bool,
     queues: Mutex<(u64, Vec<Queue>)>,
 }
@@ -63,7 +62,7 @@ impl<P: BestFit> InOrder<P>
 where
     VirtualMemory: Source<P>,
 {
-    /// Reports completed events now and then, and releases idle memory more rarely.
+    /// Regularly reports completed events, and less often releases idle memory.
     fn look_after(&self, calls: u64, queues: &mut [Queue]) {
         if calls.is_multiple_of(3) {
             for (index, queue) in queues.iter_mut().enumerate() {
@@ -85,7 +84,7 @@ fn id(index: usize) -> StreamId {
     StreamId::new(1 + index as u8)
 }
 
-/// The place of a stream among those that were seen.
+/// Returns the index of a stream's queue, which is added if the stream is new.
 fn index_of(queues: &mut Vec<Queue>, stream: &CudaStream) -> usize {
     let handle = stream.cu_stream().addr();
     let known = queues.iter().position(|queue| queue.stream == handle);
@@ -176,7 +175,7 @@ impl<P: BestFit> fmt::Debug for InOrder<P> {
     }
 }
 
-/// Plays one program over a pool, which has no block afterwards.
+/// Plays one program over a pool, which has no blocks afterwards.
 fn play<P: BestFit + Send + 'static>(
     control: &'static StandIn,
     seed: u64,
@@ -211,7 +210,7 @@ where
     Ok(memory)
 }
 
-/// How a program may behave.
+/// How a program behaves.
 #[derive(Clone, Copy)]
 struct Manner {
     backing: Backing,
@@ -220,7 +219,7 @@ struct Manner {
     refused: bool,
 }
 
-/// A program over pages that move. Returns how many mappings were left behind by pages that moved.
+/// Runs a program over pages that move. Returns how many mappings the moved pages left behind.
 fn run(control: &'static StandIn, seed: u64, manner: Manner) -> Outcome<u64> {
     let context = Context::new(0)?;
     let memory = VirtualMemory::new(&context, 256 * MIB)?;
@@ -252,7 +251,7 @@ fn run(control: &'static StandIn, seed: u64, manner: Manner) -> Outcome<u64> {
     Ok(moved)
 }
 
-/// A program over a range that grows and shrinks. Returns how many pages came and went.
+/// Runs a program over a range that grows and shrinks. Returns the number of unmapping calls.
 fn run_growing(control: &'static StandIn, seed: u64, manner: Manner) -> Outcome<u64> {
     let context = Context::new(0)?;
     let memory = VirtualMemory::new(&context, 256 * MIB)?;
@@ -277,7 +276,7 @@ fn run_growing(control: &'static StandIn, seed: u64, manner: Manner) -> Outcome<
     Ok(control.calls(Some("cuMemUnmap")))
 }
 
-/// Every seed gives right bytes without a finding.
+/// Runs programs of all seeds. Every block must keep its bytes, and the stand-in must report nothing.
 fn sweep(backing: Backing, refused: bool, run: fn(&'static StandIn, u64, Manner) -> Outcome<u64>) {
     if ran_in_child() {
         return;
@@ -296,7 +295,7 @@ fn sweep(backing: Backing, refused: bool, run: fn(&'static StandIn, u64, Manner)
         moved += run(control, seed, manner).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         assert_clean(control);
-        // The stand-in remembers every stream there was.
+        // Otherwise the stand-in would remember the streams of every program.
         control.reset(2, common::DEVICE_BYTES);
     }
     assert!(moved > 0, "pages moved");
@@ -324,7 +323,7 @@ fn a_range_shrinks_only_where_no_stream_works() {
     }
 }
 
-/// The twin that must be found out, or the tests above show nothing.
+/// A faulty allocator must be detected; otherwise the tests above would prove nothing.
 #[test]
 fn a_free_that_forgets_queued_work_is_found_out() {
     let Some((control, _turn)) = alone() else {
@@ -337,7 +336,7 @@ fn a_free_that_forgets_queued_work_is_found_out() {
         refused: false,
     };
     let (mut wrong_bytes, mut found) = (0, 0);
-    // Work whose memory went would fail here, and never show wrong bytes.
+    // Work on unmapped memory would fail, and so never show wrong bytes.
     let waited = control.mapping_waits(true);
     for seed in 0..40 {
         wrong_bytes += u64::from(run(control, seed, manner).is_err());

@@ -1,5 +1,5 @@
-//! Allocators that end while their work cannot be waited for: their memory is kept until that work is over,
-//! and released then.
+//! Allocators that are dropped while it is impossible to wait for their work. Their memory is kept until the work is
+//! done, and is released then.
 
 use crate::common;
 use std::cell::RefCell;
@@ -13,10 +13,10 @@ use larder_cuda::{
     StreamAllocator, VmemAllocator, VmemConfig,
 };
 
-/// Seeds of deferred schedules.
+/// Number of deferred schedules.
 const SEEDS: u64 = 10;
 
-/// Makes an owner of memory, with work of a stream in it, which ends when it is dropped.
+/// Makes an owner of memory that queued work of a stream still uses. Dropping the owner ends it.
 type Make = fn(&Context, &Arc<CudaStream>) -> Box<dyn Send>;
 
 fn device(context: &Context, stream: &Arc<CudaStream>) -> Box<dyn Send> {
@@ -67,7 +67,7 @@ const ALL: [(&str, Make); 3] = [
     ("pinned", pinned),
 ];
 
-/// Bytes of memory that exist, of any kind.
+/// Returns the bytes of all memory of any kind.
 fn held(control: &StandIn) -> u64 {
     let kinds = ["handle", "pinned", "device"];
     let alive = control.alive();
@@ -79,14 +79,15 @@ fn held(control: &StandIn) -> u64 {
 
 fn end_capture(stream: &CudaStream) {
     let mut graph = std::ptr::null_mut();
-    // SAFETY: the stream captures; the handle outlives the call.
+    // SAFETY: the stream is being captured; the handle outlives the call.
     let code = unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) };
     code.result().expect("a whole capture");
-    // SAFETY: the graph was made just now.
+    // SAFETY: the graph has just been created.
     unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
 }
 
-/// Runs `act` with each kind of allocator while its work is queued, in several orders. It ends them all.
+/// Runs `act` with each kind of allocator, while its work is queued, under several seeds. `act` must drop the
+/// allocator.
 fn with_work_queued(act: impl Fn(&'static StandIn, &str, Context, Arc<CudaStream>, Box<dyn Send>)) {
     let Some((control, _turn)) = alone() else {
         return;
@@ -131,13 +132,13 @@ fn an_allocator_whose_waits_are_refused_keeps_its_memory_until_one_is_not() {
         assert!(context.settle() > 0, "{name}");
         assert!(held(control) > 0, "{name}");
         control.clear_failures();
-        // Nobody need settle: a context that ends does.
+        // Nothing has to call `settle`: dropping the context does.
         drop(stream);
         drop(context);
     });
 }
 
-/// A thread's locals are dropped in an arbitrary order, and an allocator may be one of them.
+/// A thread's locals are dropped in an arbitrary order, and one of them may be an allocator.
 #[test]
 fn an_allocator_may_be_a_local_of_a_thread_that_ends() {
     thread_local! {
@@ -150,7 +151,7 @@ fn an_allocator_may_be_a_local_of_a_thread_that_ends() {
         let context = Context::new(0).unwrap();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                // Its destructor is the first to be registered, and so the last to run.
+                // Registers the destructor of `HELD` before all others, so that it runs last.
                 HELD.with_borrow(|held| assert!(held.is_none()));
                 let stream = context.cudarc().new_stream().unwrap();
                 drop(make(&context, &stream));

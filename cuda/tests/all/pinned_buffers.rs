@@ -1,5 +1,5 @@
-//! Pinned buffers: devices copy from and to them while the host works. That it waits only for the copies that it
-//! needs is in a script.
+//! Pinned buffers: devices copy from and to them while the host works. A script checks that the host waits only for the
+//! copies that it needs.
 
 use crate::common;
 
@@ -59,7 +59,7 @@ fn values_go_to_a_device_and_back() {
     pinned.as_mut_slice().unwrap().fill(0);
     pinned.copy_from(stream, &there).unwrap();
     assert_eq!(pinned.as_slice().unwrap(), numbers);
-    // The same by cudarc's functions.
+    // The same with cudarc's functions.
     pinned.as_mut_slice().unwrap()[0] = 7;
     stream.memcpy_htod(&pinned, &mut there).unwrap();
     pinned.as_mut_slice().unwrap().fill(0);
@@ -73,8 +73,8 @@ fn values_go_to_a_device_and_back() {
     );
 }
 
-/// The contents of a dropped buffer reach the device, though the host allocates and writes at once. `scripts::buffers`
-/// has the same with our own copies.
+/// The contents of a dropped buffer reach the device, although the host allocates and writes at once.
+/// `scripts::buffers` has the same case with our own copies.
 #[test]
 fn memory_that_cudarc_copied_is_given_again_when_its_streams_have_passed() {
     alone_and_clean(|control| {
@@ -207,7 +207,7 @@ fn no_bytes_touch_no_driver_and_wrong_sizes_are_errors() {
     });
 }
 
-/// As two threads may: one has the memory from cudarc's trait and queues its copy after another's.
+/// Two threads can cause this: one has the memory from cudarc's trait, and queues its copy after another thread's copy.
 #[test]
 fn copies_that_are_queued_late_are_waited_for_as_well() {
     alone_and_clean(|control| {
@@ -218,11 +218,11 @@ fn copies_that_are_queued_late_are_waited_for_as_well() {
             let (mut early, mut late) = (setup.zeros(0), setup.zeros(0));
             let mut pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
             let (to, to_guard) = late.device_ptr_mut(stream);
-            // SAFETY: the memory goes to the stream only.
+            // SAFETY: only work of the stream uses the memory.
             let (values, guard) = unsafe { pinned.stream_synced_slice(stream) };
             pinned.copy_to(stream, &mut early).unwrap();
             setup.context.cudarc().bind_to_thread().unwrap();
-            // SAFETY: as many bytes are there; both buffers outlive the copy.
+            // SAFETY: both buffers have that many bytes and outlive the copy.
             unsafe { result::memcpy_htod_async(to, values, stream.cu_stream()) }.unwrap();
             drop((guard, to_guard));
             pinned.as_mut_slice().unwrap().fill(2);
@@ -233,7 +233,7 @@ fn copies_that_are_queued_late_are_waited_for_as_well() {
     });
 }
 
-/// What a capture copies is the program's; what was copied before cannot be waited for meanwhile.
+/// The program must order the copies of a capture itself. Nothing can wait for earlier copies during the capture.
 #[test]
 fn captures_are_left_alone() {
     alone_and_clean(|control| {
@@ -260,22 +260,22 @@ fn captures_are_left_alone() {
     });
 }
 
-/// Keeps a stream at work until another thread opens the gate.
+/// Keeps a stream busy until another thread reaches the barrier.
 unsafe extern "C" fn pass(gate: *mut std::ffi::c_void) {
-    // SAFETY: the caller passed a gate that outlives this.
+    // SAFETY: the caller passes a barrier that outlives this call.
     unsafe { &*gate.cast::<std::sync::Barrier>() }.wait();
 }
 
-/// However many buffers a stream has in flight, an allocation asks it once.
+/// However many buffers a stream has in flight, an allocation queries the stream once.
 #[test]
 fn a_stream_at_work_is_asked_once() {
     alone_and_clean(|control| {
         let setup = Setup::new(2);
-        // Memory that grows may wait for work that is queued.
+        // Growing the memory may wait for queued work, so this is done first.
         drop([0, 1].map(|stream| setup.zeros(stream)));
         let gate = Box::new(std::sync::Barrier::new(2));
         let data = (&raw const *gate).cast_mut().cast();
-        // SAFETY: the gate outlives the stream's work, for which the context is waited below.
+        // SAFETY: the gate outlives the stream's work, because the context is synchronized below.
         unsafe { result::stream::launch_host_function(setup.streams[0].cu_stream(), pass, data) }
             .unwrap();
         for index in 0..110 {
@@ -296,7 +296,7 @@ fn a_stream_at_work_is_asked_once() {
     });
 }
 
-/// Each call refused once: the bytes are right, or an error says that they may not be.
+/// Each call is refused once. The bytes must be right, unless an error was reported.
 #[test]
 fn a_refused_call_is_heard_of() {
     DEFERRED_SWEEP.run(10, |refusal| {
@@ -322,7 +322,7 @@ fn a_refused_call_is_heard_of() {
     });
 }
 
-/// Kernels have an address of their own for write-combined memory; copies take the buffer.
+/// Write-combined memory has another address for kernels; copies use the buffer itself.
 #[test]
 fn kernels_are_given_the_devices_address_of_write_combined_buffers() {
     let Some((control, _turn)) = alone() else {
@@ -352,7 +352,7 @@ fn kernels_are_given_the_devices_address_of_write_combined_buffers() {
     }
 }
 
-/// The host pins no more than it has; a pool that was refused goes on when there is room.
+/// The host can pin only a limited amount. A pool that was refused memory works again once there is room.
 #[test]
 fn a_host_that_pins_no_more_is_out_of_memory_and_later_not() {
     let Some((control, _turn)) = alone() else {
@@ -370,7 +370,6 @@ fn a_host_that_pins_no_more_is_out_of_memory_and_later_not() {
         assert!(said.contains("OUT_OF_MEMORY"), "{said}");
         assert_eq!(held[0].as_slice().unwrap().len(), MIB as usize);
         drop(held);
-        // What is idle makes room by itself or is released.
         setup.host.release();
         drop(setup.host.zeros::<u8>(8 * MIB as usize).unwrap());
     }

@@ -1,10 +1,10 @@
-//! The scripts: cases of allocators in the order of streams, of arenas, buffers, releases, steps, windows, sleep,
-//! limits, exports, and memory with a host side. Their language: [`programs`](crate::programs).
+//! Scripts: cases of allocators in the order of streams, arenas, buffers, releases, steps, windows, sleep, limits,
+//! exports, and memory with a host side. The [`programs`](crate::programs) module describes their language.
 
 use crate::programs::scripts::{play_anywhere, play_case, play_others};
 
-/// For each file a test of its cases, and one of each case that is named here; and a test of all cases that run on
-/// any device.
+/// Defines one test for the cases of each file, one for each case named here, and one for all cases that run on any
+/// device.
 macro_rules! scripts {
     ($($file:ident: $($case:ident)*;)*) => {
         $(

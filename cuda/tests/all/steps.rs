@@ -1,4 +1,4 @@
-//! Steps of streams, beside scripts: inputs that come and go at any point of a step.
+//! Steps on streams: inputs are allocated and freed at any point of a step.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const SIZES: [u64; 8] = [
     4 * MIB,
 ];
 
-/// How the input of a step comes back, with the first stream the step's and the second the copies'.
+/// Frees the input of a step. The first stream is the step's, the second one the copies'.
 type GiveBack = fn(&DeviceAllocator, &[Arc<CudaStream>; 2], Block);
 
 const GIVE_BACK: [GiveBack; 4] = [
@@ -35,7 +35,7 @@ const GIVE_BACK: [GiveBack; 4] = [
     },
 ];
 
-/// An input of 4 KiB, written on the copies' stream and read on the step's from here on.
+/// Allocates an input of 4 KiB, which is written on the copies' stream and from here on read on the step's.
 fn upload(memory: &DeviceAllocator, [stream, copies]: &[Arc<CudaStream>; 2]) -> Block {
     let input = memory.alloc(copies, 4096).unwrap();
     fill(copies, input.addr().get(), input.bytes(), 9);
@@ -58,7 +58,7 @@ fn inputs_at_any_point_of_a_step_leave_one_layout_where_their_stream_keeps_a_sma
         for round in 0..50 {
             let outer = memory.step(&streams[0]).unwrap();
             kept = kept.or_else(|| Some(memory.alloc(&streams[1], 256).unwrap()));
-            // Some inputs come back before the step's end, and some after it.
+            // Some inputs are freed before the step's end, and some after it.
             let (from, until) = (round * 5 % SIZES.len(), 2 + round * 3 % SIZES.len());
             let mut input = None;
             for (index, bytes) in SIZES.into_iter().enumerate() {

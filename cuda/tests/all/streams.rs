@@ -1,4 +1,4 @@
-//! Events and streams, as far as memory needs them.
+//! Events and streams, as far as allocators use them.
 
 use crate::common;
 
@@ -70,7 +70,7 @@ fn work_that_is_not_done_is_seen_so() {
         let device = DeviceMemory::new(&context);
         let at = device.grow(request(MIB)).unwrap().start().get();
         let event = Event::new(&context, EventConfig::default()).unwrap();
-        // Under any seed work is done at last, and under some it is seen before.
+        // Under every seed the work is done in the end; under some it is first seen to be queued.
         let mut seen_before = false;
         for seed in 0..64 {
             control.schedule_deferred(seed);
@@ -87,13 +87,13 @@ fn work_that_is_not_done_is_seen_so() {
     });
 }
 
-/// Ends a stream's capture and forgets the graph; what the driver answered.
+/// Ends a stream's capture and destroys the graph. Returns the driver's answer.
 fn end_capture(stream: &CudaStream) -> Code {
     let mut graph = std::ptr::null_mut();
-    // SAFETY: the stream captures; the handle outlives the call.
+    // SAFETY: the stream is being captured; the handle outlives the call.
     let code = unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) };
     if !graph.is_null() {
-        // SAFETY: the graph was made just now.
+        // SAFETY: the graph has just been created.
         unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
     }
     Code(code as u32)
@@ -132,14 +132,14 @@ fn an_event_of_a_capture_is_not_asked() {
     event.record(&stream).unwrap();
     let error = event.query().unwrap_err();
     assert_eq!(error.code(), Some(Code::CAPTURED_EVENT), "{error}");
-    // The question may have spoilt the capture.
+    // The query may have invalidated the capture.
     end_capture(&stream);
     assert_eq!(context.capture_status(&stream), Ok(CaptureStatus::None));
     event.record(&stream).unwrap();
     assert_eq!(event.synchronize(), Ok(()));
 }
 
-/// The default stream has no handle of its own: it is that of whatever context is current.
+/// The handle of the default stream means the default stream of whichever context is current.
 #[test]
 fn the_default_stream_of_another_context_is_that_contexts() {
     alone_and_clean(|control| {
@@ -149,16 +149,16 @@ fn the_default_stream_of_another_context_is_that_contexts() {
         let at = device.grow(request(MIB)).unwrap().start().get();
         control.schedule_deferred(1);
 
-        // Asked by one context, answered for the other's stream.
+        // One context waits for a stream of the other.
         fill(&second, at, MIB, 1);
         one.wait_for(&second).unwrap();
         assert_eq!(two.is_done(&second), Ok(true));
 
-        // An event of one context cannot stand for work of the other.
+        // An event of one context cannot be recorded on a stream of the other.
         let event = Event::new(&one, EventConfig::default()).unwrap();
         assert!(event.record(&second).is_err());
 
-        // But the other may wait for it.
+        // But the stream may wait for the event.
         let source = DeviceMemory::new(&one);
         let from = source.grow(request(MIB)).unwrap().start().get();
         for seed in 0..32 {
@@ -170,7 +170,7 @@ fn the_default_stream_of_another_context_is_that_contexts() {
             assert_eq!(event.query(), Ok(true), "the other's stream had to wait");
         }
 
-        // A pool of one context serves in the order of the other's stream.
+        // A pool of one context allocates in the order of the other's stream.
         let pool = DriverPool::new(&one).unwrap();
         let mut queued_there = false;
         for seed in 0..32 {

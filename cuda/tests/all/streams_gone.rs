@@ -1,5 +1,4 @@
-//! Streams that are made and destroyed, beside scripts: numbers that are all taken, and owners that destroy a
-//! stream without a word.
+//! Streams that are created and destroyed: all stream numbers are taken, or an owner destroys a stream without notice.
 
 use crate::common;
 use std::sync::Arc;
@@ -13,10 +12,10 @@ use larder_cuda::{
     StreamAllocator, VmemAllocator, VmemConfig,
 };
 
-/// Streams of the ordinary run; `LARDER_STREAMS` says how many instead.
+/// Number of streams in an ordinary run; `LARDER_STREAMS` sets another.
 const STREAMS: u64 = 1000;
 
-/// Seeds of deferred schedules.
+/// Number of deferred schedules.
 const SEEDS: u64 = 20;
 
 fn config() -> DeviceConfig {
@@ -26,12 +25,13 @@ fn config() -> DeviceConfig {
     }
 }
 
-/// A stream of another library, as cudarc wraps it.
+/// Creates a stream as another library would, and wraps it with cudarc.
 fn borrowed(context: &Context) -> Arc<CudaStream> {
     context.cudarc().bind_to_thread().unwrap();
     let kind = result::stream::StreamKind::NonBlocking;
     let stream = result::stream::create(kind).unwrap();
-    // SAFETY: the tests destroy it when they have forgotten it, or to see what a wrong program meets.
+    // SAFETY: the tests destroy the stream once they have forgotten it, or earlier, to see what a wrong program would
+    // cause.
     unsafe { context.cudarc().wrap_borrowed_stream(stream) }
 }
 
@@ -131,7 +131,7 @@ fn a_forgotten_stream_may_be_destroyed_and_its_handle_come_again() {
                     Err(DeviceAllocError::StreamHeld)
                 );
                 memory.forget_stream(stream).unwrap();
-                // SAFETY: created by `borrowed`, and nobody has it any more.
+                // SAFETY: created by `borrowed`, and no longer held.
                 unsafe { result::stream::destroy(raw) }.unwrap();
             }
             control.schedule_eagerly();
@@ -141,8 +141,8 @@ fn a_forgotten_stream_may_be_destroyed_and_its_handle_come_again() {
     }
 }
 
-/// Against the promise of `wrap_borrowed_stream`: its owner destroys a stream without a word. The driver gives
-/// its handle to the next stream, which must not get memory that the old one's work still uses.
+/// Breaks the promise of `wrap_borrowed_stream`: the owner destroys the stream without notice. The driver gives its
+/// handle to the next stream, which must not get memory that work of the old stream still uses.
 #[test]
 fn a_stream_destroyed_without_a_word_harms_nobody() {
     let Some((control, _turn)) = alone() else {
@@ -170,7 +170,7 @@ fn a_stream_destroyed_without_a_word_harms_nobody() {
                 let block = memory.alloc(&again, 3 * MIB).unwrap();
                 fill(&again, block.addr().get(), 4096, round);
                 memory.free(&again, block).unwrap();
-                // Memory of the stream that is gone is had by others too.
+                // Other streams can have the memory of the destroyed stream too.
                 let block = memory.alloc(&other, 7 * MIB).unwrap();
                 memory.free(&other, block).unwrap();
                 // SAFETY: created by `borrowed`; nothing is queued on it from here on.
@@ -184,7 +184,7 @@ fn a_stream_destroyed_without_a_word_harms_nobody() {
     }
 }
 
-/// The allocator cannot wait for the work of the stream that is gone while another one captures.
+/// While another stream is being captured, the allocator cannot wait for the work of the destroyed one.
 #[test]
 fn a_stream_destroyed_without_a_word_spoils_no_capture() {
     alone_and_clean(|control| {
@@ -214,7 +214,7 @@ fn a_stream_destroyed_without_a_word_spoils_no_capture() {
             memory.free(&capturing, written).unwrap();
             assert_eq!(control.findings(), Vec::<String>::new());
             drop(memory);
-            // SAFETY: created by `borrowed`, and nobody uses it any more.
+            // SAFETY: created by `borrowed`, and no longer in use.
             unsafe { result::stream::destroy(again.cu_stream()) }.unwrap();
         }
     });

@@ -1,4 +1,4 @@
-//! Allocators over every kind of memory, on the stand-in or on a GPU, which needs less than 1 GiB free.
+//! Allocators over every kind of memory, on the stand-in or on a GPU, of which they need less than 1 GiB.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ use larder_cuda::{
     PinnedMemory, StreamAllocator, VirtualConfig, VirtualMemory,
 };
 
-/// Blocks over a sub-allocator: apart, writable, and all given back.
+/// Checks that blocks over a sub-allocator do not overlap, can be written, and are all released.
 fn blocks_over<S: SubAllocator>(context: &Context, source: S) {
     let stream = context.cudarc().new_stream().unwrap();
     let mut table = vec![Chunk::VACANT; 256];
@@ -39,14 +39,14 @@ fn blocks_over<S: SubAllocator>(context: &Context, source: S) {
     assert_eq!(pool.stats().reserved_bytes, 0, "idle regions went back");
 }
 
-/// Memory of the host.
+/// Reads host memory.
 fn bytes_at(at: u64, bytes: usize) -> Vec<u8> {
     let start = std::ptr::with_exposed_provenance::<u8>(at as usize);
-    // SAFETY: pinned memory that the test holds and that no work uses.
+    // SAFETY: pinned memory that the test holds and that no queued work uses.
     unsafe { std::slice::from_raw_parts(start, bytes) }.to_vec()
 }
 
-/// Managed memory, where the device has it.
+/// Returns a source of managed memory if the device supports it.
 fn managed(context: &Context) -> Option<ManagedMemory> {
     match ManagedMemory::new(context) {
         Ok(source) => Some(source),
@@ -92,9 +92,9 @@ fn the_host_reads_what_a_device_wrote_to_pinned_memory() {
         let start = source.grow(request(4096)).unwrap().start().get();
         let kind = context.try_current(|driver| driver.pointer_kind(start));
         assert_eq!(kind, Ok(Some(PointerKind::Host)));
-        // A device has an address of its own for write-combined memory.
+        // The device has its own address for write-combined memory.
         let host = core::ptr::with_exposed_provenance_mut(start as usize);
-        // SAFETY: it was given just now.
+        // SAFETY: it has just been allocated.
         let device = context.try_current(|driver| unsafe { driver.device_pointer(host) });
         fill(&stream, device.unwrap(), 4096, 7);
         stream.synchronize().unwrap();
@@ -152,7 +152,7 @@ fn a_range_grows_where_it_is_wished_and_any_whole_pages_go_back() {
     assert!(source.release(range(start, 5 * page)).is_err());
     let held = source.held_bytes();
     assert_eq!(held, 4 * page, "a refused release changes nothing");
-    // The end of one, and the start of the other.
+    // The end of `first` and the start of `second`.
     source.release(range(start + page, 2 * page)).unwrap();
     assert_eq!(source.held_bytes(), 2 * page);
     let between = source.grow(request(2 * page)).unwrap();
@@ -210,7 +210,7 @@ fn pages_move_between_addresses_and_keep_what_others_wrote() {
     let paged = paged_over(&memory, 8 * page);
     let pool = Shared::new(paged, &memory);
 
-    // Eight single pages, every second one freed: 4 idle pages in holes, and the limit is reached.
+    // Eight single pages, every second one freed: four idle pages lie in holes, and the limit is reached.
     let mut small: Vec<_> = (0..8)
         .map(|_| Some(pool.alloc(&Request::new(page)).unwrap().block))
         .collect();
@@ -233,7 +233,7 @@ fn pages_move_between_addresses_and_keep_what_others_wrote() {
     }
     assert_filled(&stream, large.addr().get(), 4 * page, 99);
 
-    // Back again: the cached mappings are reused.
+    // The pages move back, and the cached mappings are reused.
     pool.free(large).unwrap();
     let again = pool.alloc(&Request::new(page)).unwrap().block;
     fill(&stream, again.addr().get(), page, 55);
@@ -279,7 +279,7 @@ fn pages_move_between_stream_ids_once_the_stream_id_has_passed() {
     pool.free(second).unwrap();
 }
 
-/// So many pages of a memory's addresses, from one on.
+/// Returns a number of pages of a memory's addresses, from the page `index` on.
 fn pages_at(memory: &VirtualMemory, index: u64, pages: u64) -> AddrRange {
     let page = memory.page_bytes();
     let start = memory.addresses().start().get() + index * page;
@@ -401,7 +401,7 @@ fn the_drivers_pool_keeps_memory_until_it_is_trimmed() {
     );
     pool.trim(0).unwrap();
     assert_eq!(pool.driver_stats().unwrap().reserved_bytes, 0);
-    // Not freed: it goes with the pool.
+    // Not freed: the block is released with the pool.
     let _ = pool.alloc(&stream, MIB).unwrap();
     stream.synchronize().unwrap();
 }

@@ -194,8 +194,7 @@ fn many_threads_share_one_allocator() {
     });
 }
 
-/// A release that is refused leaves the range where it was: what another thread gets meanwhile must
-/// not touch it.
+/// A refused release leaves the range in use, so ranges that another thread gets meanwhile must not touch it.
 #[test]
 fn ranges_never_touch_although_releases_are_refused_meanwhile() {
     if ran_in_child() {
@@ -239,7 +238,7 @@ fn ranges_never_touch_although_releases_are_refused_meanwhile() {
     });
 }
 
-/// cudarc makes a context current to give it up.
+/// cudarc makes a context current in order to release it.
 #[test]
 fn what_was_current_is_so_after_the_end_of_a_context() {
     alone_and_clean(|_| {

@@ -1,4 +1,4 @@
-//! Windows of captures, beside scripts: threads, plans, and what a look for captures costs.
+//! Windows of captures: threads, plans, and the cost of checking for captures.
 
 use crate::common;
 use std::sync::Barrier;
@@ -14,7 +14,7 @@ use larder_cuda::{DeviceAllocError, DeviceConfig, DeviceTensorPool, StreamAlloca
 
 const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 
-/// Threads open and close windows of one stream: at most one is open, and whoever has it gets its
+/// Threads open and close windows on one stream. At most one window is open, and the thread that opened it gets its
 /// blocks from it.
 #[test]
 fn threads_that_prime_one_stream_take_turns() {
@@ -78,7 +78,7 @@ fn a_look_for_captures_is_one_call_and_none_for_a_default_stream() {
             let again = setup.memory.alloc(stream, MIB).unwrap();
             setup.memory.free(stream, again).unwrap();
             assert_eq!(control.calls(None), calls, "{:?}", control.call_table());
-            // Also where no context is current.
+            // The same if no context is current.
             let memory = &setup.memory;
             let elsewhere = || {
                 let block = memory.alloc(stream, MIB)?;
@@ -88,7 +88,7 @@ fn a_look_for_captures_is_one_call_and_none_for_a_default_stream() {
             let given = thread::scope(|scope| scope.spawn(elsewhere).join().unwrap());
             assert_eq!(given, Ok(()));
         }
-        // A blocking stream captures: no memory of the default one becomes its graph's.
+        // While a blocking stream is being captured, memory of the default stream does not become part of the graph.
         let flags = sys::CUstream_flags::CU_STREAM_DEFAULT as u32;
         let mut blocking = std::ptr::null_mut();
         setup.context.cudarc().bind_to_thread().unwrap();
@@ -96,20 +96,20 @@ fn a_look_for_captures_is_one_call_and_none_for_a_default_stream() {
         unsafe { sys::cuStreamCreate(&raw mut blocking, flags) }
             .result()
             .unwrap();
-        // SAFETY: the stream was made just now, and is destroyed below.
+        // SAFETY: the stream has just been created, and is destroyed below.
         unsafe { sys::cuStreamBeginCapture_v2(blocking, RELAXED) }
             .result()
             .unwrap();
         let block = setup.memory.alloc(&default, MIB).unwrap();
         setup.memory.free(&default, block).unwrap();
         let mut graph = std::ptr::null_mut();
-        // SAFETY: the stream captures; the handle outlives the call.
+        // SAFETY: the stream is being captured; the handle outlives the call.
         unsafe { sys::cuStreamEndCapture(blocking, &raw mut graph) }
             .result()
             .unwrap();
-        // SAFETY: made just now.
+        // SAFETY: the graph has just been created.
         unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
-        // SAFETY: nothing is queued on it.
+        // SAFETY: nothing is queued on the stream.
         unsafe { sys::cuStreamDestroy_v2(blocking) }
             .result()
             .unwrap();

@@ -1,4 +1,4 @@
-//! One kernel for tests over the stand-in: it adds numbers to numbers.
+//! A kernel for tests over the stand-in.
 
 use cudarc::driver::{CudaFunction, DriverError};
 use cudarc::nvrtc::Ptx;
@@ -15,12 +15,12 @@ const PTX: &str = "
 .visible .entry tests_add(.param .u64 to, .param .u64 from, .param .u32 count) { ret; }
 ";
 
-/// `to[i] += from[i]`.
+/// For each index, `to[i] += from[i]`.
 unsafe extern "C" fn add(call: *const KernelCall) {
-    // SAFETY: the stand-in gives a launch with these three parameters.
+    // SAFETY: the stand-in calls this with a launch that has these three parameters.
     let launch = unsafe { HostLaunch::of(call) };
     let count = launch.count(2);
-    // They may be the same numbers.
+    // `from` and `to` may be the same memory, so `from` is copied first.
     let Some(from) = launch.read::<u32>(1, count).map(<[u32]>::to_vec) else {
         return;
     };
@@ -34,17 +34,17 @@ unsafe extern "C" fn add(call: *const KernelCall) {
 
 /// Registers the kernel's body with the stand-in.
 pub(crate) fn register_add(control: &StandIn) {
-    // SAFETY: the only kernel of that name in the program.
+    // SAFETY: no other kernel in the program has this name.
     unsafe { control.register_kernel(NAME, add) }.unwrap();
 }
 
-/// The kernel, loaded into a context.
+/// Loads the kernel into a context.
 pub(crate) fn load_add(context: &Context) -> Result<CudaFunction, DriverError> {
     let module = context.cudarc().load_module(Ptx::from_src(PTX))?;
     module.load_function(NAME)
 }
 
-/// Both at once.
+/// Registers the kernel and loads it.
 pub(crate) fn add_kernel(control: &StandIn, context: &Context) -> CudaFunction {
     register_add(control);
     load_add(context).unwrap()

@@ -1,4 +1,4 @@
-//! The parts shared by tests over a driver.
+//! The parts that the tests share.
 #![allow(dead_code, reason = "no test program uses all of it")]
 
 pub(crate) mod graph;
@@ -17,42 +17,42 @@ use larder_cuda::driver::abi::Code;
 use larder_cuda::driver::{Driver, StandIn, load_from_env};
 use larder_cuda::{Context, VirtualMemory};
 
-/// Memory of the stand-in's devices.
+/// Memory of each of the stand-in's devices.
 pub(crate) const DEVICE_BYTES: u64 = 1 << 30;
 
-/// One mebibyte.
 pub(crate) const MIB: u64 = 1 << 20;
 
 static TURNS: RwLock<()> = RwLock::new(());
 
-/// The driver, loaded and announced once.
+/// Returns the driver, which is loaded once.
 pub(crate) fn driver() -> &'static Driver {
     static LOADED: OnceLock<&'static Driver> = OnceLock::new();
     LOADED.get_or_init(|| load_from_env().unwrap())
 }
 
-/// For tests that only use the driver: they run side by side, but not beside one that controls it.
+/// Takes a turn for a test that only uses the driver. Such tests run in parallel, but not with a test that controls the
+/// driver.
 pub(crate) fn together() -> RwLockReadGuard<'static, ()> {
     driver();
     TURNS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For tests that capture: a context with a stream that captures refuses calls of others, such as
-/// those by which cudarc makes its first stream.
+/// Takes a turn for a test that captures. A context with a stream that is being captured refuses calls of other tests,
+/// such as those with which cudarc creates its first stream.
 pub(crate) fn apart() -> RwLockWriteGuard<'static, ()> {
     driver();
     TURNS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The stand-in's control. With `LARDER_TEST_AS_REAL` there is none: so `cuda/carry.sh` learns which tests
+/// Returns the stand-in's control. With `LARDER_TEST_AS_REAL` there is none, which tells `cuda/carry.sh` which tests
 /// run on a GPU.
 fn control() -> Option<&'static StandIn> {
     let as_real = std::env::var_os("LARDER_TEST_AS_REAL").is_some();
     driver().stand_in().filter(|_| !as_real)
 }
 
-/// For tests that control the stand-in: alone, and from a clean state, with queued work deferred if
-/// `LARDER_STAND_IN_SEED` says so. `None`, and a line that says so, where there is none.
+/// Takes a turn for a test that controls the stand-in: alone, and from a clean state. Queued work is deferred if
+/// `LARDER_STAND_IN_SEED` is set. Returns `None`, and prints that the test is skipped, if there is no control.
 pub(crate) fn alone() -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>)> {
     let Some(control) = control() else {
         let thread = std::thread::current();
@@ -67,7 +67,7 @@ pub(crate) fn alone() -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>
     Some((control, turn))
 }
 
-/// Runs a test [`alone`], where it can be; it leaves nothing.
+/// Runs a test [`alone`], if the stand-in can be controlled. The test must leave nothing allocated.
 #[track_caller]
 pub(crate) fn alone_and_clean(test: impl FnOnce(&'static StandIn)) {
     if let Some((control, _turn)) = alone() {
@@ -76,21 +76,22 @@ pub(crate) fn alone_and_clean(test: impl FnOnce(&'static StandIn)) {
     }
 }
 
-/// Set in the processes of [`ran_in_child`].
+/// Set in the child processes of [`ran_in_child`].
 const CHILD: &str = "LARDER_TEST_CHILD";
 
-/// For long tests over the stand-in, before their turn: the test runs in a process of its own, so that two
-/// long ones run at once. `true` where that was done: there is nothing left to do.
+/// Runs a long test over the stand-in in a child process, so that two long tests run at the same time. To be called
+/// before the test takes its turn. Returns `true` if the test has run there and nothing is left to do.
 #[track_caller]
 pub(crate) fn ran_in_child() -> bool {
-    // A test's thread has its name; with one thread at a time it has none, and a child would win nothing.
+    // A test's thread has the test's name. If only one test runs at a time the thread has none, and a child would save
+    // no time.
     let thread = std::thread::current();
     let test = thread.name().filter(|name| name.contains("::"));
     let is_child = std::env::var_os(CHILD).is_some();
     let (Some(test), false, Some(_)) = (test, is_child, control()) else {
         return false;
     };
-    // A test that asks again has run whole.
+    // A test that calls this again has already run in full.
     static RAN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if !RAN.lock().unwrap().insert(test.to_owned()) {
         return true;
@@ -110,32 +111,32 @@ pub(crate) fn ran_in_child() -> bool {
     true
 }
 
-/// The driver's answer when a sweep refuses a call.
+/// The codes with which sweeps refuse calls.
 pub(crate) const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
 
-/// Whether a sweep of refusals makes this one: each place is refused once, with the codes in turn, and
-/// with `LARDER_FAULTS=all` once with each code.
+/// Returns whether a sweep refuses the call numbered `place` with the code numbered `nth_code`. The sweep refuses each
+/// call once, with the codes in turn, or once with each code if `LARDER_FAULTS=all`.
 pub(crate) fn is_swept(nth_code: usize, place: usize) -> bool {
     place % CODES.len() == nth_code || all_faults()
 }
 
-/// Returns the number in an environment variable; `otherwise` if it is not set.
+/// Returns the number in an environment variable, or `otherwise` if the variable is not set.
 pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
     let said = std::env::var(variable).ok();
     said.map_or(otherwise, |said| said.parse().expect("a number"))
 }
 
-/// Returns whether sweeps make every refusal (`./check.sh long`).
+/// Returns whether sweeps refuse each call with each code (`./check.sh long`).
 pub(crate) fn all_faults() -> bool {
     std::env::var("LARDER_FAULTS").is_ok_and(|word| word == "all")
 }
 
-/// Returns how many of `all` cases a test runs: an eighth, or all where sweeps make every refusal.
+/// Returns how many of `all` cases a test runs: an eighth, or all if [`all_faults`].
 pub(crate) fn rounds(all: u64) -> u64 {
     if all_faults() { all } else { all.div_ceil(8) }
 }
 
-/// Nothing is left on any device, and nothing exists but contexts.
+/// Checks that the stand-in holds nothing but contexts, and has reported nothing.
 #[track_caller]
 pub(crate) fn assert_clean(control: &StandIn) {
     let alive: Vec<_> = control
@@ -150,7 +151,7 @@ pub(crate) fn assert_clean(control: &StandIn) {
     assert_eq!(control.findings(), Vec::<String>::new());
 }
 
-/// Runs `act` eagerly and under this many seeds; the stand-in must report nothing.
+/// Runs `act` eagerly and under the given number of seeds. The stand-in must report nothing.
 #[track_caller]
 pub(crate) fn under_all_schedules(control: &StandIn, seeds: u64, act: impl Fn()) {
     for seed in 0..=seeds {
@@ -164,7 +165,7 @@ pub(crate) fn under_all_schedules(control: &StandIn, seeds: u64, act: impl Fn())
     }
 }
 
-/// New streams of a context.
+/// Creates streams of a context.
 pub(crate) fn streams(context: &Context, count: usize) -> Vec<Arc<CudaStream>> {
     let new = |_| context.cudarc().new_stream().unwrap();
     (0..count).map(new).collect()
@@ -179,7 +180,7 @@ pub(crate) fn request(bytes: u64) -> GrowRequest {
     }
 }
 
-/// Returns regions of `bytes` bytes, never more than `limit_bytes`.
+/// Returns a configuration for regions of `bytes` bytes each, up to `limit_bytes` in total.
 pub(crate) fn regions_of(bytes: u64, limit_bytes: u64) -> RegionConfig {
     RegionConfig {
         growth: Growth::Range {
@@ -190,7 +191,7 @@ pub(crate) fn regions_of(bytes: u64, limit_bytes: u64) -> RegionConfig {
     }
 }
 
-/// A pool over pages of a memory. Its tables, a few kilobytes, are never freed.
+/// Creates a pool over pages of a memory. Its tables, a few kilobytes, are never freed.
 pub(crate) fn paged_over(memory: &VirtualMemory, limit_bytes: u64) -> PagePool<'static> {
     let mut config = PageConfig::new(memory.addresses(), Backing::Billed);
     config.page_bytes = memory.page_bytes();
@@ -205,24 +206,24 @@ pub(crate) fn paged_over(memory: &VirtualMemory, limit_bytes: u64) -> PagePool<'
     PagePool::new(config, chunks, tables).unwrap()
 }
 
-/// Fills memory of a device with a byte.
+/// Fills device memory with a byte.
 pub(crate) fn fill(stream: &CudaStream, at: u64, bytes: u64, value: u8) {
     stream.context().bind_to_thread().unwrap();
-    // SAFETY: the tests fill blocks that they hold.
+    // SAFETY: the tests fill only blocks that they hold.
     unsafe { result::memset_d8_async(at, value, bytes as usize, stream.cu_stream()) }.unwrap();
 }
 
-/// Memory of a device, once all work before is done.
+/// Reads device memory once all earlier work is done.
 pub(crate) fn read(stream: &CudaStream, at: u64, bytes: u64) -> Vec<u8> {
     stream.context().bind_to_thread().unwrap();
     let mut host = vec![0u8; bytes as usize];
-    // SAFETY: the tests read blocks that they hold; the copy is over before the buffer goes.
+    // SAFETY: the tests read only blocks that they hold; the copy ends before the buffer is dropped.
     unsafe { result::memcpy_dtoh_async(&mut host, at, stream.cu_stream()) }.unwrap();
     stream.synchronize().unwrap();
     host
 }
 
-/// Checks that memory of a device is filled with a byte.
+/// Checks that device memory is filled with a byte.
 #[track_caller]
 pub(crate) fn assert_filled(stream: &CudaStream, at: u64, bytes: u64, value: u8) {
     let host = read(stream, at, bytes);

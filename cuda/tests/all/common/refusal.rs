@@ -1,4 +1,4 @@
-//! Sweeps: a scenario runs again and again, each time with another call of the driver refused.
+//! Sweeps: a scenario runs again and again, and each time another driver call is refused.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,21 +9,21 @@ use larder_cuda::driver::{Rule, StandIn};
 
 use super::{CODES, DEVICE_BYTES, all_faults, alone, assert_clean, is_swept, ran_in_child};
 
-/// Which calls are refused, and how. Each scenario begins on a stand-in without anything, and leaves nothing.
+/// Which calls are refused, and how. Each scenario starts with an empty stand-in, and must leave it empty.
 pub(crate) struct Sweep {
-    /// The driver's answers.
+    /// The codes with which calls are refused.
     pub(crate) codes: &'static [Code],
-    /// Whether each place is refused with each code, and not only with one of them in turn.
+    /// Whether each call is refused with each code, and not only with one of them in turn.
     pub(crate) each_code: bool,
-    /// The places that are refused; all of them where sweeps make every refusal.
+    /// The numbers of the calls that are refused; ignored if sweeps refuse every call (`all_faults`).
     pub(crate) places: fn(u64) -> bool,
-    /// The calls that are refused in a row.
+    /// Number of calls in a row that are refused.
     pub(crate) times: u64,
-    /// The seed of the order of queued work, by place; work is done at once without one.
+    /// The seed of the order of queued work, by call number. With `None` work runs eagerly.
     pub(crate) seed: fn(u64) -> Option<u64>,
 }
 
-/// Each call is refused once, with the codes in turn, while work is done at once.
+/// Refuses each call once, with the codes in turn, while work runs eagerly.
 pub(crate) const SWEEP: Sweep = Sweep {
     codes: &CODES,
     each_code: false,
@@ -32,7 +32,7 @@ pub(crate) const SWEEP: Sweep = Sweep {
     seed: |_| None,
 };
 
-/// Each call is refused once, with a code other than out of memory, while work is deferred in an order drawn from the
+/// Refuses each call once, with a code other than out of memory, while work is deferred in an order drawn from the
 /// call's number.
 pub(crate) const DEFERRED_SWEEP: Sweep = Sweep {
     codes: &[Code::NOT_PERMITTED],
@@ -42,8 +42,7 @@ pub(crate) const DEFERRED_SWEEP: Sweep = Sweep {
 };
 
 impl Sweep {
-    /// Sweeps over the calls that a scenario makes inside [`Refusal::around`], of which there are at least
-    /// `least`.
+    /// Sweeps over the calls that a scenario makes inside [`Refusal::around`]. There must be at least `least`.
     #[track_caller]
     pub(crate) fn run(&self, least: u64, scenario: impl Fn(&Refusal)) {
         if ran_in_child() {
@@ -58,7 +57,7 @@ impl Sweep {
                 is_turn && ((self.places)(*skip) || all_faults())
             };
             for skip in (0..).filter(is_refused) {
-                // The stand-in remembers every stream there was.
+                // Otherwise the stand-in would remember the streams of every run.
                 control.reset(2, DEVICE_BYTES);
                 match (self.seed)(skip) {
                     Some(seed) => control.schedule_deferred(seed),
@@ -85,17 +84,17 @@ impl Sweep {
     }
 }
 
-/// Refuses one of the calls made inside [`around`](Self::around), and none of the test's own.
+/// Refuses one of the calls made inside [`around`](Self::around), and none that the test itself makes.
 pub(crate) struct Refusal {
     pub(crate) control: &'static StandIn,
     pub(crate) code: Code,
     pub(crate) times: u64,
-    /// Calls that are still made first; `None` when one was refused.
+    /// Number of calls until the refused one; `None` once a call was refused.
     left: Cell<Option<u64>>,
 }
 
 impl Refusal {
-    /// Refuses a call with `code`, after `skip` others.
+    /// Refuses the call after the next `skip` calls, with `code`.
     fn new(control: &'static StandIn, code: Code, skip: u64) -> Self {
         Self {
             control,
@@ -105,12 +104,12 @@ impl Refusal {
         }
     }
 
-    /// Refuses nothing.
+    /// Refuses no call.
     pub(crate) fn none(control: &'static StandIn) -> Self {
         Self::new(control, Code::SUCCESS, u64::MAX)
     }
 
-    /// Asks for something, of whose calls one may be refused.
+    /// Runs `ask`. One of its calls may be refused.
     pub(crate) fn around<R>(&self, ask: impl FnOnce() -> R) -> R {
         if let Some(skip) = self.left.get() {
             let rule = Rule::any().after(skip).times(self.times).with(self.code);
@@ -125,14 +124,14 @@ impl Refusal {
         answer
     }
 
-    /// Asks for something; says also whether a call of this question was refused.
+    /// Runs `ask` as [`around`](Self::around) does, and also returns whether one of its calls was refused.
     pub(crate) fn around_told<R>(&self, ask: impl FnOnce() -> R) -> (R, bool) {
         let before = self.happened();
         let answer = self.around(ask);
         (answer, !before && self.happened())
     }
 
-    /// Asks for what only a refusal may deny, and then once more, without one.
+    /// Runs `ask`, which may fail only because of a refusal, and after a failure once more without one.
     #[track_caller]
     pub(crate) fn at_last<R, E: std::fmt::Display>(&self, ask: impl Fn() -> Result<R, E>) -> R {
         match self.around(&ask) {
@@ -144,7 +143,7 @@ impl Refusal {
         }
     }
 
-    /// Asks for bytes: they are right, or the program hears of the refusal. All work is done then.
+    /// Runs `ask`, which must return the expected bytes, or an error if a call was refused. Waits for all work.
     #[track_caller]
     pub(crate) fn heard_of(
         &self,

@@ -1,4 +1,4 @@
-//! A device's memory and some streams.
+//! A device's allocator and some streams.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
 
 use super::{fill, streams};
 
-/// An allocator, and streams of its context.
 pub(crate) struct Setup {
     pub(crate) context: Context,
     pub(crate) memory: DeviceAllocator,
@@ -26,7 +25,7 @@ impl Setup {
         }
     }
 
-    /// A block that is filled with a byte.
+    /// Allocates a block and fills it with a byte.
     pub(crate) fn alloc(&self, stream: usize, bytes: u64, value: u8) -> Block {
         let stream = &self.streams[stream];
         let block = self.memory.alloc(stream, bytes).unwrap();
@@ -38,7 +37,7 @@ impl Setup {
         self.memory.free(&self.streams[stream], block).unwrap();
     }
 
-    /// Frees with queued work that is not waited for.
+    /// Frees a block while queued work still uses it.
     pub(crate) fn free_pending(&self, stream: usize, block: Block) {
         for value in 0..40 {
             let queue = &self.streams[stream];
@@ -47,7 +46,7 @@ impl Setup {
         self.free(stream, block);
     }
 
-    /// Fills on a stream that is ordered behind the one that had the block.
+    /// Makes stream `to` wait for stream `from`, and fills the block on stream `to`.
     pub(crate) fn pass(&self, block: &Block, from: usize, to: usize, value: u8) {
         let (from, to) = (&self.streams[from], &self.streams[to]);
         self.memory.order_after(to, from).unwrap();

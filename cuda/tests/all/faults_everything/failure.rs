@@ -1,4 +1,4 @@
-//! The reason why a part of the scenario stopped.
+//! Errors of the scenario's parts.
 
 use std::error::Error;
 
@@ -8,10 +8,10 @@ use larder_cuda::driver::abi::Code;
 use larder_cuda::synced::CopyError;
 use larder_cuda::{AdoptError, DeviceAllocError, DriverError};
 
-/// An error of this crate, or of cudarc.
+/// An error of this crate or of cudarc.
 pub(crate) type Failure = Box<dyn Error>;
 
-/// Returns the allocator's error, also inside those of what uses it.
+/// Returns the allocator's error, even if another error contains it.
 pub(crate) fn of_allocator(error: &Failure) -> Option<&DeviceAllocError> {
     if let Some(CopyError::Backend(error)) = error.downcast_ref() {
         return Some(error);
@@ -26,11 +26,11 @@ pub(crate) fn is_out_of_memory(error: &Failure) -> bool {
     matches!(of_allocator(error), Some(DeviceAllocError::Memory { .. }))
 }
 
-/// Returns whether the error names a refusal of the driver with this code.
+/// Returns whether the error is due to the driver's refusal with this code.
 pub(crate) fn names(error: &Failure, code: Code) -> bool {
     let is_code = |error: DriverError| error.code() == Some(code);
     match of_allocator(error) {
-        // Without the driver's word where an event was refused: what it stood for is pending still.
+        // If an event was refused the error has no driver error, but the event's bytes are still pending.
         Some(DeviceAllocError::Memory {
             reason: AllocError::OutOfMemory(out),
             driver,
@@ -42,7 +42,7 @@ pub(crate) fn names(error: &Failure, code: Code) -> bool {
             let cudarcs = error.downcast_ref::<cudarc::driver::DriverError>();
             own.is_some_and(|error| is_code(*error))
                 || cudarcs.is_some_and(|error| error.0 as u32 == code.0)
-                // The pool's own error has no room for the driver's.
+                // The pool's own error cannot hold the driver's.
                 || matches!(error.downcast_ref(), Some(PlanError::OutOfMemory { .. }))
         }
     }

@@ -1,4 +1,4 @@
-//! A capture that a program ends in every case.
+//! A capture that always ends, even after an error.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use cudarc::driver::{CudaStream, sys};
 use crate::common::graph::Graph;
 use crate::faults_everything::failure::Failure;
 
-/// A stream that captures.
+/// A stream that is being captured.
 pub(crate) struct Capture<'s> {
     stream: &'s Arc<CudaStream>,
     is_open: bool,
 }
 
-/// The most tries to end a capture.
+/// Maximum number of tries to end a capture.
 const TRIES: usize = 3;
 
 impl<'s> Capture<'s> {
@@ -25,7 +25,7 @@ impl<'s> Capture<'s> {
         })
     }
 
-    /// Ends the capture. Returns the graph.
+    /// Ends the capture and returns the graph.
     pub(crate) fn end(mut self) -> Result<Graph, Failure> {
         let graph = Graph::end_capture(self.stream)?;
         self.is_open = false;
@@ -40,7 +40,7 @@ impl Drop for Capture<'_> {
             if !self.is_open || self.stream.capture_status() == Ok(none) {
                 return;
             }
-            // The graph, if there is one, goes at once.
+            // Destroys the graph, if there is one.
             drop(Graph::end_capture(self.stream));
         }
     }

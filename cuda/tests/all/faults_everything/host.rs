@@ -1,4 +1,4 @@
-//! Parts that use memory of the host.
+//! The parts that use host memory.
 
 use larder_cuda::SyncedMemory;
 use larder_cuda::synced::{Head, HostMemory};
@@ -6,7 +6,7 @@ use larder_cuda::synced::{Head, HostMemory};
 use crate::faults_everything::failure::Failure;
 use crate::faults_everything::objects::{LEN, Objects};
 
-/// Pinned buffers: copies of their own, cudarc's, and one that is dropped while a stream reads it.
+/// Copies with pinned buffers' own functions and with cudarc's, and drops a buffer while streams read it.
 pub(crate) fn pinned(objects: &Objects) -> Result<(), Failure> {
     let Objects {
         memory,
@@ -24,12 +24,12 @@ pub(crate) fn pinned(objects: &Objects) -> Result<(), Failure> {
     back.copy_from(b, &there)?;
     objects.check()?;
     assert_eq!(back.as_slice()?, [7; LEN]);
-    // By cudarc.
+    // With cudarc's functions.
     c.memcpy_htod(&host, &mut there)?;
     c.memcpy_dtoh(&there, &mut back)?;
     objects.check()?;
     assert_eq!(back.as_slice()?, [8; LEN]);
-    // Dropped while two streams use it; its memory is given again when they are done.
+    // Dropped while two streams use it. Its memory is reused once they are done.
     let mut elsewhere = memory.zeros::<u32>(c, LEN)?;
     host.as_mut_slice()?.fill(9);
     host.copy_to(b, &mut there)?;
@@ -45,7 +45,7 @@ pub(crate) fn pinned(objects: &Objects) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every state of values that both sides use in turn, and adopted sides.
+/// Goes through every state of values that host and device use in turn, and adopts memory of either side.
 pub(crate) fn synced(objects: &Objects) -> Result<(), Failure> {
     let pool = || objects.pinned.clone();
     states(objects, HostMemory::Pageable)?;
@@ -69,7 +69,7 @@ fn states(objects: &Objects, host: HostMemory) -> Result<(), Failure> {
     assert_eq!(values.head(), Head::Device);
     values.pull_async(b)?.wait()?;
     assert_eq!(values.cpu()?, [2; LEN]);
-    // Behind a copy that nobody waited for.
+    // A read after a copy that the host does not wait for.
     values.cpu_mut()?.fill(3);
     core::mem::forget(values.push_async(c)?);
     assert_eq!(objects.read(b, &values.gpu()?)?, [3; LEN]);

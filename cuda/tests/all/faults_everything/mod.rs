@@ -1,6 +1,6 @@
-//! Every driver call of a scenario over everything is refused once: nothing panics, each error names the
-//! refusal, successful parts have the right bytes, the same scenario then succeeds on the same objects, and
-//! when these are dropped nothing is left.
+//! Every driver call of a scenario over everything is refused once. Nothing panics, each error names the refusal,
+//! successful parts have the right bytes, the same scenario then succeeds with the same objects, and nothing is left
+//! when they are dropped.
 
 mod failure;
 mod graph;
@@ -16,21 +16,21 @@ use failure::{Failure, is_out_of_memory, names};
 use objects::Objects;
 use scenario::PARTS;
 
-/// Checks that an error is one that the refusal explains.
+/// Checks that the refusal explains an error.
 #[track_caller]
 fn explained(refusal: &Refusal, what: &str, error: &Failure) {
     assert!(refusal.happened(), "{what}: {error:?}");
     assert!(names(error, refusal.code), "{what}: {error:?}");
 }
 
-/// Runs all parts. An error ends its part, and as one call is refused, there is one at most.
+/// Runs all parts. An error ends its part. Only one call is refused, so there is at most one error.
 fn run(refusal: &Refusal, objects: &Objects) {
     let mut errors = 0;
     for (name, part) in PARTS {
-        // What cudarc could tell nobody comes with the next call, or here.
+        // Errors that cudarc cannot return at once come with the next call, or from `check`.
         for act in [part, Objects::check] {
             if let Err(error) = refusal.around(|| act(objects)) {
-                // Memory that the driver did not take back counts as held for good.
+                // Memory that the driver did not take back counts as held for good, so the budget may run out.
                 let lost = objects.memory.page_stats().lost_bytes > 0;
                 if !(lost && is_out_of_memory(&error)) {
                     explained(refusal, name, &error);
@@ -42,7 +42,7 @@ fn run(refusal: &Refusal, objects: &Objects) {
     assert!(errors <= 1, "{errors} errors of one refusal");
 }
 
-/// Nothing is in use when all that used it is gone; then everything goes.
+/// Checks that nothing is in use, and drops all objects.
 fn end(refusal: &Refusal, objects: Objects) {
     let Objects {
         context,
@@ -51,7 +51,7 @@ fn end(refusal: &Refusal, objects: Objects) {
         pinned,
         memory,
     } = objects;
-    // What a refusal keeps goes the second time.
+    // A refusal may keep memory, which the second round releases.
     for _ in 0..2 {
         refusal.around(|| {
             let _ = context.synchronize();
@@ -62,7 +62,7 @@ fn end(refusal: &Refusal, objects: Objects) {
     assert_eq!(memory.stats().live_bytes, 0);
     assert_eq!(pinned.stats().live_bytes, 0);
     refusal.around(|| drop((pinned, memory)));
-    // cudarc forgets what it cannot destroy.
+    // Not refused, because cudarc forgets objects that it cannot destroy.
     drop((add, streams));
 }
 
@@ -74,11 +74,11 @@ fn sweep(places: fn(u64) -> bool, seed: fn(u64) -> Option<u64>) {
     };
     sweep.run(1000, |refusal| {
         let control = refusal.control;
-        // To fill pages of 2 MiB again and again would take most of the time.
+        // Poisoning pages of 2 MiB again and again would take most of the time.
         control.poison(false);
         register_add(control);
         control.reset_calls();
-        // Not refused: `CudaContext::new` forgets what it retained.
+        // Not refused, because `CudaContext::new` forgets the context that it retained.
         let context = Context::new(0).unwrap();
         let objects = refusal.around(|| Objects::make(&context));
         let objects = objects.unwrap_or_else(|error| {

@@ -1,4 +1,4 @@
-//! The objects of the scenario, and calls that a program makes by itself.
+//! The objects of the scenario, and the calls that its parts share.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::faults_everything::failure::Failure;
 /// The allocator's limit: nine pages.
 const BUDGET: u64 = 18 * MIB;
 
-/// Values of a buffer.
+/// Number of values in a buffer.
 pub(crate) const LEN: usize = 300;
 
-/// Three streams of a context, and one of each thing that gives memory.
+/// Three streams of a context, and every kind of allocator.
 pub(crate) struct Objects {
     pub(crate) context: Context,
     pub(crate) streams: [Arc<CudaStream>; 3],
@@ -57,12 +57,12 @@ impl Objects {
         })
     }
 
-    /// Returns errors that cudarc could not report to a caller.
+    /// Returns an error that cudarc could not return to a caller.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         Ok(self.context.cudarc().check_err()?)
     }
 
-    /// A copy of what a device holds, if nothing went wrong.
+    /// Reads values of a device, and checks for errors.
     pub(crate) fn read<T: DeviceRepr, D: DevicePtr<T>>(
         &self,
         stream: &Arc<CudaStream>,
@@ -73,7 +73,7 @@ impl Objects {
         Ok(values)
     }
 
-    /// Adds on any stream.
+    /// Launches the kernel on any stream.
     pub(crate) fn add_on(
         &self,
         stream: &Arc<CudaStream>,
@@ -82,12 +82,12 @@ impl Objects {
     ) -> Result<(), Failure> {
         let mut launch = Launch::on(stream, &self.add);
         launch.arg(&mut to).arg(from).arg(&(LEN as u32));
-        // SAFETY: the kernel takes the parameters that are given.
+        // SAFETY: these are the kernel's parameters.
         unsafe { launch.launch(LaunchConfig::for_num_elems(LEN as u32)) }?;
         Ok(())
     }
 
-    /// A block that is freed in the order of its streams when it goes.
+    /// Allocates a block that is freed in the order of its streams when it is dropped.
     pub(crate) fn block(&self, streams: &[usize], bytes: u64) -> Result<Held<'_>, Failure> {
         let streams: Vec<_> = streams.iter().map(|at| self.streams[*at].clone()).collect();
         let block = self.memory.alloc(&streams[0], bytes)?;
@@ -99,7 +99,7 @@ impl Objects {
     }
 }
 
-/// Planned after two steps that are alike; with small tables.
+/// A pool that is planned after two identical steps, with small tables.
 pub(crate) fn tensor_config() -> TensorPoolConfig {
     let mut pool = PlannedPoolConfig::new();
     pool.planner.window = Window {
@@ -118,7 +118,7 @@ pub(crate) fn tensor_config() -> TensorPoolConfig {
     }
 }
 
-/// A block of the allocator, held by a program that frees it whatever happens.
+/// A block of the allocator that is freed even after an error.
 pub(crate) struct Held<'m> {
     memory: &'m DeviceAllocator,
     streams: Vec<Arc<CudaStream>>,
@@ -134,14 +134,14 @@ impl Held<'_> {
         self.block.as_ref().unwrap().bytes()
     }
 
-    /// Another stream uses it from now on, behind its first one.
+    /// Uses the block on another stream from now on, after the work of its first stream.
     pub(crate) fn use_on(&mut self, stream: &Arc<CudaStream>) -> Result<(), Failure> {
         self.memory.order_after(stream, &self.streams[0])?;
         self.streams.push(stream.clone());
         Ok(())
     }
 
-    /// Writes the first and last bytes of each page.
+    /// Writes the block's first and last bytes.
     pub(crate) fn fill(&self, stream: &CudaStream, value: u8) -> Result<(), Failure> {
         for at in self.places() {
             fill(stream, at, value)?;
@@ -149,7 +149,7 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Checks the contents of both.
+    /// Checks the block's first and last bytes.
     pub(crate) fn expect(&self, stream: &CudaStream, value: u8) -> Result<(), Failure> {
         for at in self.places() {
             expect(stream, at, value)?;
@@ -174,23 +174,23 @@ impl Drop for Held<'_> {
     }
 }
 
-/// What is written at a place.
+/// Number of bytes that are written at an address.
 pub(crate) const WRITTEN: u64 = 64;
 
-/// Writes on a stream.
+/// Fills memory on a stream.
 pub(crate) fn fill(stream: &CudaStream, at: u64, value: u8) -> Result<(), Failure> {
     stream.context().bind_to_thread()?;
-    // SAFETY: the scenario fills blocks that it holds.
+    // SAFETY: the scenario fills only blocks that it holds.
     unsafe { result::memset_d8_async(at, value, WRITTEN as usize, stream.cu_stream()) }?;
     Ok(())
 }
 
-/// Checks the contents of memory, once the stream's work is done.
+/// Checks memory once the stream's work is done.
 pub(crate) fn expect(stream: &CudaStream, at: u64, value: u8) -> Result<(), Failure> {
     stream.context().bind_to_thread()?;
     let mut host = [0; WRITTEN as usize];
-    // SAFETY: the scenario reads blocks that it holds; a copy to memory that is not pinned is over
-    // when the call returns.
+    // SAFETY: the scenario reads only blocks that it holds; a copy to memory that is not pinned has ended when the call
+    // returns.
     unsafe { result::memcpy_dtoh_async(&mut host, at, stream.cu_stream()) }?;
     assert_eq!(host, [value; WRITTEN as usize]);
     Ok(())

@@ -1,4 +1,4 @@
-//! The scenario: parts that each do what a program would, and stop at their first error.
+//! The scenario's parts. Each does what a program would do, and stops at its first error.
 
 use larder_core::{AllocError, Block};
 use larder_cuda::{DeviceAllocError, DeviceBuffer, DeviceTensorPool};
@@ -8,10 +8,9 @@ use crate::faults_everything::failure::{Failure, of_allocator};
 use crate::faults_everything::graph::Capture;
 use crate::faults_everything::objects::{self, LEN, Objects};
 
-/// One part.
 pub(crate) type Part = fn(&Objects) -> Result<(), Failure>;
 
-/// All of them, in this order.
+/// All parts, in order.
 pub(crate) const PARTS: [(&str, Part); 7] = [
     ("steps", steps),
     ("buffers", buffers),
@@ -22,32 +21,32 @@ pub(crate) const PARTS: [(&str, Part); 7] = [
     ("blocks", blocks),
 ];
 
-/// Pages move, streams wait, the host waits, memory goes back.
+/// Moves pages, makes streams and the host wait, and releases memory.
 fn blocks(objects: &Objects) -> Result<(), Failure> {
     let Objects {
         memory,
         streams: [a, b, c],
         ..
     } = objects;
-    // What the other parts left is in the way of none of this.
+    // The memory that other parts left must not be in the way.
     objects.context.synchronize()?;
     memory.release(u64::MAX);
     let first = objects.block(&[0], 3 * MIB)?;
     let mut second = objects.block(&[1], 2 * MIB)?;
     first.fill(a, 1)?;
     second.fill(b, 2)?;
-    // What one stream freed goes to another after a wait.
+    // Memory that one stream freed goes to another after a wait.
     drop(first);
     let first = objects.block(&[1], 3 * MIB)?;
     first.fill(b, 4)?;
     memory.end_step();
-    // A block that two streams use.
+    // Two streams use one block.
     second.use_on(a)?;
     second.expect(a, 2)?;
     second.fill(a, 5)?;
     first.expect(b, 4)?;
     drop((first, second));
-    // Every second block is free, and pending: pages move to where a larger one is wanted.
+    // Every second block is freed and pending. Pages move to make room for a larger block.
     let mut blocks = Vec::new();
     for value in 10..14 {
         let stream = usize::from(value) % 3;
@@ -88,7 +87,7 @@ fn blocks(objects: &Objects) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Steps that come again, on one stream.
+/// Repeats a step on one stream.
 fn steps(objects: &Objects) -> Result<(), Failure> {
     let stream = &objects.streams[0];
     for value in 1..4 {
@@ -105,7 +104,7 @@ fn steps(objects: &Objects) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Buffers, their parts, kernels, and what is dropped while another stream reads it.
+/// Uses buffers, their parts and kernels, and drops a buffer while another stream reads it.
 fn buffers(objects: &Objects) -> Result<(), Failure> {
     let Objects {
         memory,
@@ -123,37 +122,37 @@ fn buffers(objects: &Objects) -> Result<(), Failure> {
     let values = objects.read(a, &sum)?;
     assert_eq!(values[..LEN / 2], [0; LEN / 2]);
     assert_eq!(values[LEN / 2..], [1; LEN - LEN / 2]);
-    // Freed while another stream reads; then its memory is written again.
+    // Freed while another stream reads it; then its memory is written again.
     let mut copy = memory.zeros::<u32>(c, LEN)?;
     c.memcpy_dtod(&ones, &mut copy)?;
     objects.check()?;
     drop((ones, sum));
     let next = memory.upload(a, &[9u32; LEN])?;
     assert_eq!(objects.read(b, &copy)?, [1; LEN]);
-    // Taken apart and put together.
+    // Taken apart and rebuilt.
     objects.add_on(b, copy.as_view_mut(), &next)?;
     let raw = copy.leak().map_err(|rejected| rejected.error)?;
-    // SAFETY: the parts came from that buffer, whose stream is ordered behind all others.
+    // SAFETY: the parts came from that buffer, and its stream waits for all others.
     let copy = unsafe { DeviceBuffer::<u32>::from_raw(memory, c, raw) }?;
     assert_eq!(objects.read(c, &copy)?, [10; LEN]);
     Ok(())
 }
 
-/// A pool of blocks for one stream. After an error it serves on.
+/// Uses a pool of blocks on one stream. The pool keeps working after an error.
 fn tensors(objects: &Objects) -> Result<(), Failure> {
     let config = objects::tensor_config();
     let pool = DeviceTensorPool::new(&objects.memory, &objects.streams[1], config)?;
     let outcome = until_planned(&pool);
     if outcome.is_err() {
         let _ = objects.check();
-        // What is planned already is planned anew.
+        // Discards a plan that may exist already.
         pool.replan();
         until_planned(&pool).expect("no second refusal");
     }
     outcome
 }
 
-/// Steps until there is a plan, and one that it serves.
+/// Runs steps until there is a plan and one more step uses it.
 fn until_planned(pool: &DeviceTensorPool) -> Result<(), Failure> {
     let stream = pool.stream();
     for value in 0..100 {
@@ -177,7 +176,7 @@ fn until_planned(pool: &DeviceTensorPool) -> Result<(), Failure> {
     panic!("no plan: {:?}", pool.plan_error());
 }
 
-/// A block of the pool, held by a program that frees it whatever happens.
+/// A block of the pool that is freed even after an error.
 struct Tensor<'p>(&'p DeviceTensorPool, Option<Block>);
 
 impl Tensor<'_> {
@@ -195,7 +194,7 @@ impl Drop for Tensor<'_> {
     }
 }
 
-/// Memory that is allocated and freed inside a capture; the graph runs twice.
+/// Allocates and frees memory inside a capture. The graph runs twice.
 fn graph(objects: &Objects) -> Result<(), Failure> {
     let Objects {
         memory,
@@ -204,7 +203,7 @@ fn graph(objects: &Objects) -> Result<(), Failure> {
     } = objects;
     let ones = memory.upload(a, &[1u32; LEN])?;
     let mut sum = memory.zeros::<u32>(c, LEN)?;
-    // The graph's first work waits for what made its input.
+    // The graph's first work waits for the work that wrote its input.
     c.memcpy_dtod(&ones, &mut sum)?;
     objects.check()?;
     let window = memory.prime(c, MIB / 4)?;

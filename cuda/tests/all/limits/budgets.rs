@@ -1,4 +1,4 @@
-//! Budgets and callbacks, beside scripts: names, floors, threads, callbacks that panic or use what they watch.
+//! Budgets and callbacks: names, floors, threads, callbacks that panic or use the objects that they watch.
 
 use std::sync::{Arc, Mutex};
 
@@ -73,7 +73,7 @@ fn two_threads_lower_and_raise_while_others_allocate() {
                 });
             }
         });
-        // Whoever came last, the pool has what the tree says.
+        // Whichever thread was last, the pool follows the budgets.
         assert_eq!(limits.process().set(40 * MIB), LimitAnswer::Applied);
         assert_eq!(tenant.set(32 * MIB), LimitAnswer::Applied);
         let queue = stream(&context);
@@ -83,7 +83,7 @@ fn two_threads_lower_and_raise_while_others_allocate() {
     });
 }
 
-/// The kinds of events that are reported, newest last.
+/// The kinds of events that were reported, newest last.
 type Kinds = Arc<Mutex<Vec<LimitEventKind>>>;
 
 fn note(kinds: &Kinds) -> impl Fn(&LimitEvent) + Send + Sync + 'static {
@@ -131,7 +131,7 @@ fn a_callback_that_panics_takes_no_event_from_the_others() {
         let queue = stream(&context);
         let ask = std::panic::AssertUnwindSafe(|| memory.alloc(&queue, 2 * MIB));
         assert!(std::panic::catch_unwind(ask).is_err());
-        // The next call that may tell does.
+        // The next call that may report events reports this one.
         memory.end_step();
         assert_eq!(take(&kinds), [LimitEventKind::SoftCrossed]);
     });

@@ -1,4 +1,4 @@
-//! Every driver call of a lowered limit refused once, and memory that the driver refuses to take back.
+//! Every driver call of a lowered limit is refused once, and the driver refuses to take memory back.
 
 use larder_core::limits::LimitAnswer;
 use larder_cuda::driver::Rule;
@@ -29,14 +29,14 @@ fn every_call_of_a_lowered_limit_is_refused_once() {
         memory.free(&queues[0], c).unwrap();
         let before = used();
         let answer = refusal.around(|| tenant.set(2 * MIB));
-        // The answer is the truth: what is charged is what the driver has given.
+        // The answer must be exact: the charge is what the driver has given.
         let held = used();
         assert!(held <= before, "{held} of {before}");
         assert_eq!(answer, LimitAnswer::with_excess(held - 2 * MIB));
         assert_eq!(tenant.usage().used_bytes, held);
         assert!(memory.alloc(&queues[0], MIB).is_err());
         check(&queues[0], &kept, 5);
-        // Without a refusal the rest goes too, the deferred frees first.
+        // Now the rest is released too, the refused frees first.
         context.settle();
         limits.poll();
         assert_eq!((used(), tenant.usage().used_bytes), (2 * MIB, 2 * MIB));
@@ -62,7 +62,7 @@ fn what_the_driver_does_not_take_back_stays_charged_until_it_does() {
         assert_eq!(control.used(0), 4 * MIB);
         assert_eq!(limits.process().usage().used_bytes, 4 * MIB);
         control.clear_failures();
-        // A budget that has no room tries the deferred frees before it refuses.
+        // A budget without room retries refused frees before it refuses.
         let memory = DeviceAllocator::in_budget(&context, plain(), limits.process()).unwrap();
         let block = memory.alloc(&queue, 8 * MIB).unwrap();
         assert_eq!((context.refused_frees(), control.used(0)), (0, 8 * MIB));

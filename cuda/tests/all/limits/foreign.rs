@@ -1,4 +1,4 @@
-//! Memory that a program takes from the driver directly, in the same budgets as allocators.
+//! Memory that a program takes directly from the driver shares budgets with allocators.
 
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +24,7 @@ fn foreign_memory_and_an_allocator_share_a_budget() {
         drop(charge);
         let charge = foreign.charge(10 * MIB).unwrap();
         assert_eq!(charge.bytes(), 10 * MIB);
-        // A lowered limit is above neither.
+        // The excess counts the bytes of both.
         let answer = limits.process().set(8 * MIB);
         assert_eq!(answer, LimitAnswer::Deferred { bytes: 8 * MIB });
         drop(charge);
@@ -52,7 +52,7 @@ fn what_is_held_is_said_beyond_the_limit_and_watched() {
     assert_eq!(*seen.lock().unwrap(), []);
     first.set_bytes(9);
     assert_eq!(*seen.lock().unwrap(), [LimitEventKind::ShrinkDone]);
-    // Of another's memory it takes nothing over.
+    // A charge of another `ForeignMemory` is dropped, and adds nothing.
     let other = ForeignMemory::new(10).unwrap();
     first.join(other.charge(3).unwrap());
     assert_eq!((first.bytes(), other.usage().used_bytes), (9, 0));

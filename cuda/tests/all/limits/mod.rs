@@ -1,5 +1,5 @@
-//! Limits at run time over the stand-in: budgets of a process, its tenants and their pools, lowered and
-//! raised while blocks are allocated and freed.
+//! Limits at run time over the stand-in: budgets of a process, its tenants and their pools are lowered and raised while
+//! blocks are allocated and freed.
 
 use crate::common;
 
@@ -21,7 +21,7 @@ fn stream(context: &Context) -> Arc<CudaStream> {
     context.cudarc().new_stream().unwrap()
 }
 
-/// Pages of the device's own, and no memory set aside for small blocks.
+/// Pages of the device only, and no arenas.
 fn plain() -> DeviceConfig {
     DeviceConfig {
         arenas: ArenaPolicy::Never,
@@ -30,10 +30,10 @@ fn plain() -> DeviceConfig {
     }
 }
 
-/// The bytes of a block that are written and read.
+/// Number of bytes that are written and read at each end of a block.
 const WRITTEN: u64 = 64;
 
-/// Both ends of a block.
+/// Returns the addresses of a block's ends.
 fn ends(block: &Block) -> [u64; 2] {
     let (start, bytes) = (block.addr().get(), block.bytes());
     [start, start + bytes - WRITTEN]
@@ -52,7 +52,7 @@ fn check(stream: &CudaStream, block: &Block, value: u8) {
     }
 }
 
-/// Sizes of a block: small ones in a page, and some of several pages.
+/// Draws the size of a block: small, up to a page, or several pages.
 fn size(random: &mut Random) -> u64 {
     match random.below(4) {
         0 => 1 + random.below(64 << 10),

@@ -1,4 +1,4 @@
-//! The limit of one pool, set ten thousand times.
+//! The limit of one pool is set ten thousand times.
 
 use larder_core::limits::LimitAnswer;
 use larder_cuda::{Context, DeviceAllocator};
@@ -6,7 +6,7 @@ use larder_cuda::{Context, DeviceAllocator};
 use super::common::{MIB, alone_and_clean, ran_in_child};
 use super::{plain, stream};
 
-/// The sizes of the allocator's tables, none of which may grow.
+/// Returns the sizes of the allocator's tables, none of which may grow.
 fn table_sizes(memory: &DeviceAllocator) -> [usize; 4] {
     let snapshot = memory.snapshot();
     let pages = snapshot.pages;

@@ -1,6 +1,6 @@
-//! Ten thousand random limits, while other threads and streams allocate and free.
+//! Ten thousand random limits, while threads allocate and free on several streams.
 //!
-//! `LARDER_LIMIT_ROUNDS` multiplies the rounds, `LARDER_LIMIT_SEED` is the first seed.
+//! `LARDER_LIMIT_ROUNDS` multiplies the number of rounds; `LARDER_LIMIT_SEED` is the first seed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,34 +14,35 @@ use larder_model::Random;
 use super::common::{MIB, alone, assert_clean, number, ran_in_child, rounds};
 use super::{check, fill, plain, size, stream};
 
-/// Threads that allocate and free, each with a pool and a stream of its own.
+/// Number of threads that allocate and free, each with its own pool and stream.
 const WORKERS: usize = 3;
 
-/// Limits set in one round.
+/// Number of limits set in one round.
 const LIMITS: u64 = 1000;
 
-/// Rounds, each with a seed of its own, with `LARDER_FAULTS=all`: ten thousand limits in all.
+/// Number of rounds with `LARDER_FAULTS=all`, ten thousand limits in all. Each round has its own seed.
 const ROUNDS: u64 = 10;
 
-/// Blocks of one worker, at most.
+/// Maximum number of blocks of one worker.
 const MAX_BLOCKS: usize = 10;
 
-/// The stamp of no allocation.
+/// The turn of a worker that is not allocating.
 const IDLE: u64 = u64::MAX;
 
-/// The state that all threads of a round share.
+/// State that all threads of a round share.
 struct Watch<'a> {
     control: &'a StandIn,
     tenant: &'a Budget,
-    /// Odd while a limit is set; grows with each.
+    /// Odd while a limit is being set; grows with each limit.
     turn: AtomicU64,
-    /// The limit that was answered last.
+    /// The most recent limit.
     limit: AtomicU64,
-    /// Physical memory may not pass this: the old limit and the new one while one is set.
+    /// Maximum of physical memory: the limit plus its excess. While a limit is being set, the larger of the old maximum
+    /// and the new limit.
     ceiling: AtomicU64,
-    /// Bytes of blocks, counted after they were given and until before they are freed.
+    /// Bytes of blocks, from their allocation until just before they are freed.
     live: AtomicU64,
-    /// The turn at which each worker's allocation under way began.
+    /// The turn at which each worker's current allocation began, or [`IDLE`].
     begun: [AtomicU64; WORKERS],
     over: AtomicBool,
     granted: AtomicU64,
@@ -49,8 +50,8 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Allocates; and if no limit was set meanwhile and nothing from before was under way, what is live then
-    /// is within the limit.
+    /// Allocates a block. If no limit was set meanwhile and no older allocation was in progress, the live bytes must be
+    /// within the limit.
     fn alloc(
         &self,
         at: usize,
@@ -92,7 +93,7 @@ impl Watch<'_> {
     fn free(&self, pool: &DeviceAllocator, ours: &Ours, block: Block, value: u8) {
         check(&ours.queue, &block, value);
         self.live.fetch_sub(block.bytes(), Ordering::SeqCst);
-        // Work that is queued still uses it.
+        // The free comes while queued work uses the block.
         fill(&ours.queue, &block, value);
         pool.free(&ours.queue, block).unwrap();
     }
@@ -108,7 +109,7 @@ impl Watch<'_> {
             LimitAnswer::Deferred { bytes } => bytes,
             refused => panic!("{refused:?}"),
         };
-        // What was held at the answer; nothing is created above the limit from now on.
+        // The excess is what was held at the answer. From now on nothing is created above the limit.
         assert!(limit + above <= old.max(limit), "more is held than before");
         self.ceiling.store(limit + above, Ordering::SeqCst);
         self.turn.fetch_add(1, Ordering::SeqCst);
@@ -116,7 +117,6 @@ impl Watch<'_> {
     }
 }
 
-/// The state of one worker.
 struct Ours {
     queue: std::sync::Arc<cudarc::driver::CudaStream>,
 }
@@ -141,7 +141,7 @@ fn work(watch: &Watch<'_>, at: usize, pool: &DeviceAllocator, seed: u64, context
         match random.below(60) {
             0 => pool.end_step(),
             1 => {
-                // The pool's own limit moves as well; none is below what is live elsewhere.
+                // The pool's own limit changes too, which must not let the tenant exceed its limit.
                 let _ = pool.set_limit(random.below(40) * MIB);
                 let _ = pool.set_limit(u64::MAX);
             }
@@ -154,7 +154,7 @@ fn work(watch: &Watch<'_>, at: usize, pool: &DeviceAllocator, seed: u64, context
     ours.queue.synchronize().unwrap();
 }
 
-/// A round; the grants, and those that were judged.
+/// Runs a round. Returns the number of blocks allocated, and the number that could be checked against the limit.
 fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
     control.schedule_eagerly();
     let context = Context::new(0).unwrap();
@@ -199,7 +199,7 @@ fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
         }
         watch.over.store(true, Ordering::SeqCst);
     });
-    // All came back: a limit of 0 is met, and the tables are as they were made.
+    // Everything was freed, so a limit of 0 takes effect at once and the tables are empty.
     for pool in &pools {
         pool.end_step();
     }

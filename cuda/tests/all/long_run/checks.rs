@@ -1,4 +1,4 @@
-//! Checks between rounds, during a sleep, and when everything was released.
+//! Checks between rounds, during a sleep, and when everything has been released.
 
 use larder_core::StreamId;
 use larder_cuda::driver::StandIn;
@@ -8,18 +8,18 @@ use super::{PLAYERS, Run};
 use crate::common::MIB;
 use crate::programs::words::Outcome;
 
-/// Sizes of tables while nothing is held.
+/// Sizes of tables while no memory is held.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
     events: u64,
     chunks: usize,
     reservations: u64,
-    /// Bytes of the whole process.
+    /// Resident bytes of the whole process.
     resident: u64,
 }
 
 impl Sizes {
-    /// Compares with those of the warm-up, or belongs to it.
+    /// In the warm-up, raises the sizes to the maximum seen. Later, fails if they have grown much since.
     pub(super) fn take(&mut self, now: Self, is_warm_up: bool) -> Outcome {
         if is_warm_up {
             *self = Self {
@@ -41,7 +41,7 @@ impl Sizes {
     }
 }
 
-/// Memory of this process; 0 where the system does not tell.
+/// Returns the resident bytes of this process, or 0 if the system does not report them.
 fn resident() -> u64 {
     let said = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = said.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -55,7 +55,7 @@ fn is(what: &str, found: u64, wanted: u64) -> Outcome {
     }
 }
 
-/// How many of a kind the stand-in has, and their bytes.
+/// Returns the number of the stand-in's objects of a kind, and their bytes.
 pub(super) fn alive(control: &StandIn, kind: &str) -> (u64, u64) {
     let alive = control.alive();
     let found = alive.iter().find(|alive| alive.kind == kind);
@@ -63,7 +63,7 @@ pub(super) fn alive(control: &StandIn, kind: &str) -> (u64, u64) {
 }
 
 impl Run {
-    /// Checks whatever holds while no thread works.
+    /// Checks everything that must be true while no thread works.
     pub(super) fn check(&self) -> Outcome {
         if let Some(first) = self.control.findings().first() {
             return Err(first.clone().into());
@@ -104,7 +104,7 @@ impl Run {
         }
     }
 
-    /// Sleeps and wakes; every block holds what it held.
+    /// Sleeps and wakes. Every block must keep its bytes.
     pub(super) fn sleep(&mut self) -> Outcome {
         let device = self.memory()?;
         device.sleep().map_err(|error| format!("sleep: {error}"))?;
@@ -141,7 +141,7 @@ impl Run {
         })
     }
 
-    /// Releases everything. Returns the objects that exist then.
+    /// Releases everything. Returns the sizes of the tables at that point.
     pub(super) fn quiet(&mut self) -> Outcome<Sizes> {
         while !self.world.mail.lock().unwrap().is_empty() {
             self.players[0].0.act("receive b0 a")?;
@@ -155,13 +155,13 @@ impl Run {
             .ok_or("pinned memory")?;
         for (player, _) in &mut self.players {
             player.let_go()?;
-            // Dropped pinned buffers hold the streams that use them until they are seen to have passed.
+            // Dropped pinned buffers hold the streams that used them until those streams are known to have passed.
             self.world.context.synchronize()?;
             let _ = pinned.release();
             player.finish_reads()?;
             player.forget_left()?;
         }
-        // Events are recorded where something was freed, and pass.
+        // Records events for the memory that was freed, and waits for them.
         let _ = device.release(0);
         self.world.context.synchronize()?;
         let _ = device.release(u64::MAX);
@@ -176,7 +176,7 @@ impl Run {
         }
         self.players[0].0.raise_limits()?;
         if self.is_deferred {
-            // Another order for what comes.
+            // The rest runs in another order.
             self.control.schedule_deferred(self.random.next_u64());
         }
         Ok(Sizes {

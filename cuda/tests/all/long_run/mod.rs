@@ -1,12 +1,12 @@
-//! A long run: players on streams that are made and destroyed share one allocator for the requested number
-//! of operations, and nothing is lost, mixed up or grows.
+//! A long run: players on streams that are created and destroyed share one allocator for the given number of
+//! operations. Nothing may get lost, get mixed up or grow.
 //!
-//! The operations are acts of drawn [`programs`](crate::programs), of all kinds. Players take turns by the act,
-//! or run in a thread each. Between rounds the world is checked, and sometimes it sleeps, or everything is
-//! released and the stand-in must count nothing (`checks`).
+//! The operations are acts of every kind from drawn [`programs`](crate::programs). Players take turns act by act, or
+//! run on one thread each. Between rounds the world is checked, and sometimes it sleeps, or everything is released and
+//! the stand-in must hold nothing (`checks`).
 //!
-//! `LARDER_OPERATIONS` is the number of operations, `LARDER_OPERATION_SEED` the first seed. If players take
-//! turns a seed determines everything; threads interleave freely.
+//! `LARDER_OPERATIONS` is the number of operations, `LARDER_OPERATION_SEED` the first seed. If players take turns the
+//! seed determines everything; threads interleave freely.
 
 mod checks;
 
@@ -24,23 +24,23 @@ use crate::programs::player::{Player, World, streams};
 use crate::programs::words::Outcome;
 use checks::Sizes;
 
-/// Operations of the ordinary run.
+/// Number of operations in an ordinary run.
 const OPERATIONS: u64 = 4000;
 
-/// Players of a world, and the streams of each.
+/// Numbers of players in a world and of streams of each player.
 const PLAYERS: usize = 3;
 const STREAMS: usize = 3;
 
-/// Operations of all players from one look at the world to the next.
+/// Number of operations of all players between two checks.
 const ROUND: u64 = 120;
 
-/// Rounds from one moment without any memory to the next, at first and later.
+/// Number of rounds between two releases of everything, at first and later.
 const QUIET: [u64; 2] = [3, 24];
 
-/// Rounds of the warm-up.
+/// Number of rounds in the warm-up.
 const WARM_UP: u64 = 6;
 
-/// Whether queued work waits, and how the allocator is made.
+/// Whether queued work is deferred, and how the allocator is configured.
 const KINDS: [(bool, &str); 4] = [
     (false, "budget=32M"),
     (true, "budget=32M arenas=always"),
@@ -48,14 +48,13 @@ const KINDS: [(bool, &str); 4] = [
     (false, ""),
 ];
 
-/// A world that is played in.
 struct Run {
     control: &'static StandIn,
     is_deferred: bool,
     random: Random,
     world: Arc<World>,
     players: Vec<(Player, Draw)>,
-    /// Bytes of the device, and pinned ones, beside the allocator's memory.
+    /// Bytes of the device and pinned bytes that exist in addition to the allocator's memory.
     base_bytes: [u64; 2],
 }
 
@@ -100,7 +99,7 @@ impl Run {
         self.players[0].0.device()
     }
 
-    /// Plays so many operations and more, until the world is quiet.
+    /// Plays at least the given number of operations, and stops once everything has been released.
     fn play(&mut self, operations: u64) -> Outcome {
         let mut sizes = Sizes::default();
         for round in 1.. {
@@ -141,7 +140,7 @@ impl Run {
             let play = |player: &mut Player, draw: &mut Draw| -> Outcome {
                 player.world.context.cudarc().bind_to_thread()?;
                 (0..ROUND / PLAYERS as u64).try_for_each(|_| player.act(&draw.act()))?;
-                // A capture is ended by the thread that began it.
+                // The thread that began a capture has to end it.
                 player.end_captures()
             };
             let threads = self.players.iter_mut();

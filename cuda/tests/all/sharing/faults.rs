@@ -9,7 +9,7 @@ use super::{setup, shareable};
 use crate::common::refusal::{SWEEP, Sweep};
 use crate::common::{MIB, assert_filled, fill};
 
-/// What a sweep of refusals runs: an export, an import, a use of both, and their ends. The first error.
+/// Exports and imports a block, and ends both. Returns the first error.
 fn shared_once(
     context: &Context,
     memory: &DeviceAllocator,
@@ -46,7 +46,7 @@ fn each_call_is_refused_once() {
         let outcome = refusal.around(|| shared_once(&context, &memory, &block));
         assert!(refusal.happened() || outcome.is_ok(), "{outcome:?}");
         assert_eq!(files(), open, "descriptors are left");
-        // All goes well now, and nothing is pinned for ever.
+        // Nothing is refused now, and nothing stays pinned.
         assert_filled(&stream, block.addr().get(), 100, 5);
         shared_once(&context, &memory, &block).unwrap();
         assert_eq!(context.settle(), 0);

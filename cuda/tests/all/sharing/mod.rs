@@ -1,5 +1,5 @@
-//! Memory that several processes use: one exports it, the other imports it. That exported memory
-//! stays in place is for scripts and drawn programs.
+//! Memory that several processes use: one exports it, the other imports it. Scripts and drawn programs check that
+//! exported memory stays in place.
 
 mod faults;
 mod processes;
@@ -25,7 +25,7 @@ fn shareable() -> DeviceConfig {
     }
 }
 
-/// An allocator of shareable memory, and a stream.
+/// Makes an allocator of shareable memory, and a stream.
 fn setup(context: &Context, config: DeviceConfig) -> (DeviceAllocator, Arc<CudaStream>) {
     let stream = context.cudarc().new_stream().unwrap();
     let memory = DeviceAllocator::with_config(context, config).unwrap();
@@ -36,7 +36,7 @@ fn import(context: &Context, exported: &ExportedBlock) -> ImportedBlock {
     ImportedBlock::new(context, exported.layout(), exported.descriptors()).unwrap()
 }
 
-/// Returns whether device 0 has access to an address, so that something is mapped there.
+/// Returns whether device 0 has access to an address, which shows that memory is mapped there.
 fn is_mapped(context: &Context, at: u64) -> bool {
     context.driver().access(at, 0) == Ok(u64::from(constants::MEM_ACCESS_READ_WRITE))
 }
@@ -103,7 +103,7 @@ fn what_cannot_be_imported_is_refused() {
             let mut wrong = layout.clone();
             wrong.bytes += 1 << 30;
             assert_eq!(new(&wrong, &good), Err(ImportError::Layout));
-            // Memory of another size, and a file that is none.
+            // Memory of another size, and a file that is not memory.
             let mut wrong = layout.clone();
             wrong.pieces[0] += 2 * MIB;
             wrong.bytes += 2 * MIB;
@@ -153,7 +153,7 @@ fn peers_have_access_and_must_be_able_to() {
             assert_filled(&theirs, at, block.bytes(), 3);
             fill(&theirs, at, 100, 4);
             theirs.synchronize().unwrap();
-            // Another device imports what it reaches.
+            // The other device imports memory that it can reach.
             let exported = memory.export(&block).unwrap();
             let imported = import(&peer, &exported);
             assert_filled(&theirs, imported.range().start().get(), 100, 4);
@@ -165,7 +165,7 @@ fn peers_have_access_and_must_be_able_to() {
     });
 }
 
-/// Whoever waits for the work of a context cannot while it captures.
+/// During a capture nothing can wait for the work of the context.
 #[test]
 fn an_import_that_cannot_be_waited_for_stays_until_it_can() {
     alone_and_clean(|_| {
@@ -179,7 +179,7 @@ fn an_import_that_cannot_be_waited_for_stays_until_it_can() {
             let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
             stream.begin_capture(relaxed).unwrap();
             let refused = freed.free().unwrap_err();
-            // Nobody is told, and work may use it still.
+            // This drop reports nothing, and work may still use the memory.
             drop(dropped);
             assert!(is_mapped(&context, at) && is_mapped(&context, later));
             let _ = stream.end_capture(

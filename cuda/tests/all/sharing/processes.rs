@@ -1,4 +1,4 @@
-//! Two processes and one block. The second process is this test program again, running [`second_process`]; its
+//! Two processes share one block. The second process is this test program again, running [`second_process`]; its
 //! standard input is a socket.
 
 use std::io::{IoSlice, Read, Write};
@@ -14,7 +14,7 @@ use larder_cuda::{Context, ImportedBlock, SharedLayout};
 use super::{setup, shareable};
 use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, driver, fill};
 
-/// Sends bytes and descriptors in one message.
+/// Sends bytes and file descriptors in one message.
 fn send(socket: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) {
     let numbers: Vec<i32> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     let room = size_of_val(numbers.as_slice()) as u32;
@@ -25,26 +25,26 @@ fn send(socket: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) {
     message.msg_iov = (&raw mut part).cast();
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: it calculates.
+    // SAFETY: the macro only calculates.
     message.msg_controllen = unsafe { libc::CMSG_SPACE(room) } as usize;
-    // SAFETY: the header names room for a first part.
+    // SAFETY: the header points to room for a control message.
     let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    // SAFETY: it is in that room, which nobody else uses.
+    // SAFETY: the control message is in that room, which nothing else uses.
     let first = unsafe { &mut *first };
     first.cmsg_level = libc::SOL_SOCKET;
     first.cmsg_type = libc::SCM_RIGHTS;
-    // SAFETY: it calculates.
+    // SAFETY: the macro only calculates.
     first.cmsg_len = unsafe { libc::CMSG_LEN(room) } as usize;
-    // SAFETY: the part has room for as many numbers.
+    // SAFETY: the control message has room for that many descriptors.
     let data = unsafe { libc::CMSG_DATA(first) }.cast::<i32>();
-    // SAFETY: the part has room for as many numbers.
+    // SAFETY: the control message has room for that many descriptors.
     unsafe { data.copy_from_nonoverlapping(numbers.as_ptr(), numbers.len()) };
-    // SAFETY: the header and all that it names outlive the call.
+    // SAFETY: the header and everything that it points to outlive the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, 0) };
     assert_eq!(usize::try_from(sent), Ok(bytes.len()));
 }
 
-/// Receives bytes and descriptors of one message.
+/// Receives the bytes and file descriptors of one message.
 fn receive(socket: &UnixStream) -> (Vec<u8>, Vec<OwnedFd>) {
     let (mut bytes, mut control) = (vec![0_u8; 4096], vec![0_u64; 64]);
     let mut part = libc::iovec {
@@ -58,32 +58,32 @@ fn receive(socket: &UnixStream) -> (Vec<u8>, Vec<OwnedFd>) {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(control.as_slice());
     let flags = libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header and all that it names outlive the call.
+    // SAFETY: the header and everything that it points to outlive the call.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     bytes.truncate(usize::try_from(got).expect("a message"));
-    // SAFETY: the kernel has filled the header.
+    // SAFETY: the kernel has filled in the header.
     let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    // SAFETY: null, or a part that the kernel has written.
+    // SAFETY: null, or a control message that the kernel has written.
     let first = unsafe { first.as_ref() }.expect("descriptors");
-    // SAFETY: it calculates.
+    // SAFETY: the macro only calculates.
     let count = (first.cmsg_len - unsafe { libc::CMSG_LEN(0) } as usize) / size_of::<i32>();
-    // SAFETY: the first part has as many numbers.
+    // SAFETY: the control message holds that many descriptors.
     let data = unsafe { libc::CMSG_DATA(first) }.cast::<i32>();
     let owned = |index| {
-        // SAFETY: one of the numbers of the part.
+        // SAFETY: one of the descriptors in the control message.
         let at = unsafe { data.add(index) };
-        // SAFETY: one of the numbers of the part.
+        // SAFETY: one of the descriptors in the control message.
         let number = unsafe { at.read_unaligned() };
-        // SAFETY: the kernel has just made it for us.
+        // SAFETY: the kernel has just created the descriptor for this process.
         unsafe { OwnedFd::from_raw_fd(number) }
     };
     (bytes, (0..count).map(owned).collect())
 }
 
-/// The variable with the second process's task.
+/// The variable that gives the second process its role.
 const ROLE: &str = "LARDER_TEST_SHARING";
 
-/// A second process, killed at the end, and the file in which both count memory.
+/// A second process, which is killed on drop, and the file in which both processes count memory.
 struct Second {
     child: Child,
     socket: UnixStream,
@@ -116,13 +116,13 @@ impl Second {
         }
     }
 
-    /// Waits until it says that it did its part.
+    /// Waits until the second process has done its part.
     fn wait(&mut self) {
         let mut word = [0];
         self.socket.read_exact(&mut word).expect("the other lives");
     }
 
-    /// Lets it go on.
+    /// Lets the second process continue.
     fn go_on(&mut self) {
         self.socket.write_all(&[1]).unwrap();
     }
@@ -141,13 +141,13 @@ impl Drop for Second {
     }
 }
 
-/// Does nothing unless another test started this process for it.
+/// Does nothing unless another test started this process.
 #[test]
 fn second_process() {
     let Ok(role) = env::var(ROLE) else {
         return;
     };
-    // SAFETY: standard input, which is the other's socket.
+    // SAFETY: standard input is a socket to the other process.
     let input = unsafe { BorrowedFd::borrow_raw(0) };
     let mut socket = UnixStream::from(input.try_clone_to_owned().unwrap());
     let (layout, descriptors) = receive(&socket);
@@ -170,7 +170,7 @@ fn second_process() {
     stream.synchronize().unwrap();
     socket.write_all(&[1]).unwrap();
     socket.read_exact(&mut [0]).unwrap();
-    // The exporter has written meanwhile.
+    // The exporter has written in the meantime.
     assert_filled(&stream, block.range().start().get(), block.bytes(), 77);
     match role.as_str() {
         "dropped" => drop(block),
@@ -193,7 +193,7 @@ fn two_processes_read_and_write_one_block() {
             if let Ok(seed) = role.parse() {
                 control.schedule_deferred(seed);
             }
-            // Several pieces of memory, and the block begins inside one.
+            // The block spans several handles and starts inside one of them.
             let before = memory.alloc(&stream, 3 * MIB).unwrap();
             let (small, bytes) = (memory.alloc(&stream, 512).unwrap(), 9 * MIB);
             let block = memory.alloc(&stream, bytes).unwrap();

@@ -1,5 +1,5 @@
-//! A sleeping allocator holds no device memory, and wakes with every byte at its address.
-//! Random programs with sleeps: `programs::sleep`.
+//! A sleeping allocator holds no device memory, and wakes with every byte at its address. `programs::sleep` runs random
+//! programs that sleep.
 
 use crate::common;
 
@@ -15,13 +15,13 @@ use larder_core::Block;
 use larder_cuda::driver::StandIn;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocator, DeviceConfig};
 
-/// Seeds of deferred schedules.
+/// Number of deferred schedules.
 const SEEDS: u64 = 4;
 
-/// Blocks of all kinds: of an arena, of the core, of a page and of several.
+/// Sizes of blocks of all kinds: from an arena, from the core, of one page and of several.
 const SIZES: [u64; 6] = [300, 5000, 64 << 10, MIB, 3 * MIB, 2 * MIB + 512];
 
-/// The bytes of each mebibyte that are written and read.
+/// Number of bytes that are written and read in each mebibyte.
 const WRITTEN: u64 = 256;
 
 struct Live {
@@ -64,7 +64,7 @@ impl Rig {
         }
     }
 
-    /// One block, written on both streams.
+    /// Allocates a block and writes to it; successive blocks alternate between the streams.
     fn alloc(&mut self, bytes: u64) {
         let value = self.live.len() as u8 + 1;
         let stream = self.live.len() % 2;
@@ -80,7 +80,8 @@ impl Rig {
         self.live.push(live);
     }
 
-    /// Blocks with holes between them, whose memory has moved, was freed on another stream, and is idle.
+    /// Allocates blocks and frees some of them on another stream, so that there are holes, and memory that has moved or
+    /// is idle.
     fn fill(&mut self) {
         for bytes in SIZES.into_iter().chain(SIZES) {
             self.alloc(bytes);
@@ -127,7 +128,7 @@ fn arenas() -> DeviceConfig {
     }
 }
 
-/// Eagerly and under each seed; new memory is no zeros.
+/// Runs `act` eagerly and under each seed. New memory does not read as zero.
 fn under_all_schedules(act: impl Fn(&'static StandIn)) {
     if ran_in_child() {
         return;

@@ -1,4 +1,4 @@
-//! Every driver call, refused while the allocator falls asleep and while it wakes.
+//! Every driver call is refused while the allocator falls asleep and while it wakes.
 
 use larder_cuda::SleepError;
 use larder_cuda::driver::Rule;
@@ -7,7 +7,7 @@ use crate::common::refusal::{Refusal, SWEEP, Sweep};
 use crate::common::{CODES, MIB, all_faults, alone, assert_clean, ran_in_child};
 use crate::sleep::{Rig, arenas};
 
-/// After a refusal: asleep or awake, and able to go on.
+/// Checks that the allocator still works after a refusal, asleep or awake, and puts it to sleep.
 fn assert_whole(rig: &Rig) {
     if !rig.memory.is_asleep() {
         rig.check();
@@ -18,7 +18,7 @@ fn assert_whole(rig: &Rig) {
     rig.assert_asleep();
 }
 
-/// Runs `act` with an allocator and each refusal in turn, of one call and of several in a row.
+/// Runs `act` with an allocator and each refusal in turn: of one call, and of several in a row.
 fn sweep(least: u64, act: impl Fn(&Rig, &Refusal)) {
     for times in [1, 2, 3] {
         let few = times > 1 && !all_faults();
@@ -42,7 +42,7 @@ fn sweep(least: u64, act: impl Fn(&Rig, &Refusal)) {
 #[test]
 fn every_refused_call_leaves_it_awake_and_able_to_sleep() {
     sweep(20, |rig, refusal| {
-        // Something idle, so that it is released too.
+        // Idle memory is released too.
         let idle = rig.memory.alloc(&rig.streams[0], 9 * MIB).unwrap();
         rig.memory.free(&rig.streams[0], idle).unwrap();
         if let Err(error) = refusal.around(|| rig.memory.sleep()) {
@@ -73,7 +73,7 @@ fn every_refused_call_leaves_it_asleep_and_able_to_wake() {
     });
 }
 
-/// A sleep that is refused, and whose way back is refused too, is asleep; both ways lead on.
+/// If a sleep is refused and undoing it is refused too, the allocator is asleep. It can then sleep again or wake.
 #[test]
 fn a_way_back_that_is_refused_leaves_it_asleep() {
     if ran_in_child() {
@@ -88,7 +88,7 @@ fn a_way_back_that_is_refused_leaves_it_asleep() {
             for sleeps_on in [true, false] {
                 let mut rig = Rig::new(control, arenas());
                 rig.fill();
-                // So that all unmaps are the sleep's own.
+                // So that only the sleep unmaps memory.
                 rig.memory.release(u64::MAX);
                 for rule in [Rule::of("cuMemUnmap").after(skip + 1), Rule::of(back)] {
                     control.fail(rule).unwrap();

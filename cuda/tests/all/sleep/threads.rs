@@ -1,4 +1,4 @@
-//! Threads that allocate and free while another one sleeps and wakes.
+//! Threads allocate and free while another thread makes the allocator sleep and wake.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,7 +8,7 @@ use larder_cuda::DeviceAllocError;
 use crate::common::MIB;
 use crate::sleep::{Rig, arenas, under_all_schedules};
 
-/// Set when this is dropped, also where a test fails.
+/// Set on drop, even if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -17,7 +17,6 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Sleeps of a run.
 const SLEEPS: usize = 5;
 
 #[test]
@@ -39,7 +38,7 @@ fn threads_are_given_memory_awake_and_refused_asleep() {
                         let _step = (round % 7 == 0).then(|| memory.step(&stream).unwrap());
                         match memory.alloc(&stream, bytes) {
                             Ok(block) => held.push(block),
-                            // A thread that had looked before may be refused its pages.
+                            // A thread that looked before the sleep may be refused its pages.
                             Err(DeviceAllocError::Asleep | DeviceAllocError::Memory { .. }) => {
                                 thread::yield_now();
                             }

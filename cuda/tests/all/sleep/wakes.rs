@@ -1,4 +1,4 @@
-//! What a host has no room for, before it is copied.
+//! A sleep is refused before anything is copied if the host has no room; a sleeping allocator refuses requests.
 
 use larder_core::Request;
 use larder_cuda::driver::Rule;
@@ -8,7 +8,7 @@ use larder_cuda::{DeviceAllocError, SleepError, StreamAllocator};
 use crate::common::{MIB, alone_and_clean};
 use crate::sleep::{Rig, arenas};
 
-/// The system promises more memory than there is, and ends the process that takes it at its word.
+/// Linux promises more memory than it has, and kills a process that uses all of it.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_the_host_has_no_memory_for_is_refused_before_it_is_copied() {
@@ -21,7 +21,7 @@ fn what_the_host_has_no_memory_for_is_refused_before_it_is_copied() {
         let block = rig.memory.alloc(&rig.streams[0], bytes).unwrap();
         let pins = Rule::of("cuMemHostAlloc").times(u64::MAX);
         control.fail(pins.with(Code::OUT_OF_MEMORY)).unwrap();
-        // In case it is copied.
+        // A copy would fail the sleep with another error.
         let copies = Rule::of("cuMemcpyDtoHAsync_v2").times(u64::MAX);
         control.fail(copies.with(Code::UNKNOWN)).unwrap();
         let slept = rig.memory.sleep().unwrap_err();

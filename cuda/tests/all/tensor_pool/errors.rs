@@ -1,4 +1,4 @@
-//! Refusals, after which everything is as before.
+//! Refusals change nothing.
 
 use larder_core::{AllocError, FreeError};
 use larder_cuda::{Context, DeviceAllocError, DeviceFreeError, DeviceTensorPool, TensorPoolConfig};
@@ -68,7 +68,7 @@ fn a_block_of_another_pool_comes_back() {
     let old = device.pool(soon());
     let stale = old.alloc(MIB).unwrap();
     drop(old);
-    // The same memory, in use by another pool now.
+    // The same memory is now used by another pool.
     let pool = device.pool(soon());
     let block = pool.alloc(MIB).unwrap();
     assert_eq!(block.addr(), stale.addr());

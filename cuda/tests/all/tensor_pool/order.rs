@@ -1,6 +1,6 @@
-//! The order of the stream: in any order that the device chooses, every block keeps its bytes and no two
-//! uses of the same memory conflict, when blocks of the plan are reused at once, when slabs are taken and
-//! released, and when others use the memory afterwards.
+//! The order of the stream. In any order that the device chooses, every block keeps its bytes and no two uses of the
+//! same memory conflict: when blocks of the plan are reused at once, when slabs are allocated and released, and when
+//! others use the memory later.
 
 use larder_cuda::{Event, EventConfig};
 use larder_model::Random;
@@ -8,7 +8,7 @@ use larder_model::Random;
 use crate::common::{alone_and_clean, fill, read};
 use crate::tensor_pool::rig::{AnyPool, Device, InUse, MIB, STEP, Tested, soon, until_planned};
 
-/// A step of so many blocks of random sizes, some of them odd, freed in a random order.
+/// Returns a step of 12 blocks of random sizes and alignments, freed in a random order.
 fn random_step(random: &mut Random) -> String {
     let mut ops = String::new();
     let mut in_use = Vec::new();
@@ -40,7 +40,7 @@ fn blocks_keep_their_bytes_in_whatever_order_the_device_works() {
             let mut in_use = InUse::default();
             let often = random_step(&mut random);
             for turn in 0..12 {
-                // Now and then a step that was not planned for.
+                // Every fifth step was not planned for.
                 if turn % 5 == 4 {
                     let odd = random_step(&mut random);
                     in_use.step(&pool, &odd).unwrap();
@@ -89,7 +89,7 @@ fn memory_of_a_dropped_pool_waits_for_its_work() {
     });
 }
 
-/// As the documentation asks of the caller.
+/// The documentation requires this of the caller.
 #[test]
 fn a_block_used_on_another_stream_is_ordered_by_the_caller() {
     alone_and_clean(|control| {

@@ -1,4 +1,4 @@
-//! PR-4 to PR-8 on a device: which requests the plan serves, and where all memory is released.
+//! PR-4 to PR-8 on a device: which requests the plan serves, and when all memory is released.
 
 use larder_core::prmalloc::{PlanError, Replan};
 
@@ -27,7 +27,7 @@ fn pr_5_alignments_that_were_not_planned_for_are_kept() {
     for first in [64, 256] {
         on_a_device(GIB, soon(), |pool| {
             let mut in_use = InUse::default();
-            // Before there is a plan.
+            // These alignments are requested before there is a plan.
             for to in [4096, 64 << 10, 2 * MIB, 4 * MIB] {
                 in_use.run(pool, &format!("0=100000@{to} -0"));
             }
@@ -59,14 +59,15 @@ fn pr_5_without_a_wish_a_block_is_aligned_as_all_of_the_device_are() {
     assert!(pool.counts().hits > 0);
 }
 
-/// A plan serves without the device's allocator, and the driver is asked whether the stream captures only.
+/// A plan serves without the device's allocator, and the only driver call is the check whether the stream is being
+/// captured.
 #[test]
 fn pr_6_after_init_a_repeating_step_asks_nobody() {
     alone_and_clean(|control| {
         let device = Device::new();
         let pool = Tested::new(&device, soon());
         until_planned(&pool, STEP);
-        // Settled: nothing waits for the next step any more.
+        // An empty step, after which nothing waits for the next one.
         drop(pool.pool.step());
         let planned = pool.counts().slab_bytes;
         let (before, counts) = (device.use_of_memory(), pool.counts());
@@ -87,7 +88,7 @@ fn pr_6_after_init_a_repeating_step_asks_nobody() {
     });
 }
 
-/// Two slabs, one for sizes above 32 KiB and one for the others, and nothing else.
+/// A plan takes one slab for sizes above 32 KiB and one for the others, and nothing else.
 #[test]
 fn pr_6_a_plan_takes_two_slabs() {
     for (plans_small, slabs) in [(true, 2), (false, 1)] {
@@ -114,7 +115,7 @@ fn pr_7_a_changed_step_is_planned_anew_and_the_old_slabs_go_back() {
         let mut in_use = InUse::default();
         until_planned(pool, "0=10485760@256 -0");
         let first = pool.counts().slab_bytes;
-        // Stays in use while the next plan comes.
+        // Stays in use while the next plan is made.
         in_use.run(pool, "9=10485760@256");
         for _ in 0..8 {
             in_use.step(pool, "0=3145728@256 -0").unwrap();
@@ -134,20 +135,20 @@ fn pr_8_blocks_are_freed_whatever_was_planned_meanwhile() {
     on_a_device(GIB, soon(), |pool| {
         let ops = "0=200000@256 -0";
         let mut in_use = InUse::default();
-        // Before, before.
+        // Allocated and freed before the plan.
         in_use.run(pool, ops);
-        // Before, after.
+        // Allocated before the plan, freed after it.
         in_use.run(pool, "0=200000@256");
         until_planned(pool, ops);
         assert!(pool.counts().direct_bytes > 0);
         in_use.free_all(pool);
         drop(pool.pool.step());
         assert_eq!(pool.counts().direct_bytes, 0);
-        // After, after.
+        // Allocated and freed after the plan.
         let hits = pool.counts().hits;
         in_use.run(pool, ops);
         assert_eq!(pool.counts().hits, hits + 1);
-        // After, before: the planner begins anew while the block is out.
+        // Allocated after the plan, and freed once the planner has started again.
         in_use.run(pool, "0=200000@256");
         pool.reset();
         in_use.free_all(pool);
@@ -194,7 +195,7 @@ fn a_dropped_pool_gives_everything_back_blocks_in_use_too() {
         let mut in_use = InUse::default();
         in_use.run(&pool, "0=1048576@256 1=1048576@256");
         until_planned(&pool, STEP);
-        // One of the plan, one missed, and one whose release is queued.
+        // One block of the plan, one that misses it, and one whose release is queued.
         in_use.run(&pool, "2=200000@256 3=200000@1048576 -1");
         assert!(pool.backend_bytes() > 0);
         pool.end();

@@ -1,5 +1,5 @@
-//! A pool over a device, under test as any other: its blocks are filled on its stream, and what they held when they
-//! were freed is compared later.
+//! A device's pool that is tested like any other pool. Blocks are filled on its stream, and their contents at the free
+//! are compared later.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::common::{fill, read, together};
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// Blocks that live side by side and one behind the other, some small.
+/// A step of overlapping and consecutive blocks, one of them small.
 pub(crate) const STEP: &str =
     "0=200000@256 1=100000@256 2=1000@64 -0 3=60000@256 4=100000@256 -1 -2 -3 -4";
 
@@ -26,7 +26,7 @@ pub(crate) fn align(bytes: u64) -> Align {
     Align::new(bytes).unwrap()
 }
 
-/// The default, planned after two steps that are alike, and once.
+/// The default configuration, but planned after two identical steps and never again.
 pub(crate) fn soon() -> TensorPoolConfig {
     let mut pool = PlannedPoolConfig::new();
     pool.planner.window = Window {
@@ -38,7 +38,7 @@ pub(crate) fn soon() -> TensorPoolConfig {
     TensorPoolConfig::with_pool(pool)
 }
 
-/// A device of 1 GiB and a stream on it.
+/// A device's allocator and a stream.
 pub(crate) struct Device {
     pub(crate) memory: DeviceAllocator,
     pub(crate) stream: Arc<CudaStream>,
@@ -66,21 +66,21 @@ impl Device {
         DeviceTensorPool::new(&self.memory, &self.stream, config).unwrap()
     }
 
-    /// Allocations of the device's allocator, and bytes in its blocks.
+    /// Returns the number of allocations by the device's allocator, and the bytes of its blocks.
     pub(crate) fn use_of_memory(&self) -> (u64, u64) {
         let stats = self.memory.stats();
         (stats.allocations, stats.live_bytes)
     }
 }
 
-/// Bytes looked at, at either end of a block.
+/// Number of bytes that are compared at either end of a block.
 const EDGE_BYTES: u64 = 64;
 
-/// Block ends that fit into one log.
+/// Number of block ends in a full log.
 const LOOKS: u64 = 1 << 14;
 
-/// What the blocks held when they were freed, copied on the stream and read when the log is full or at the end, so that
-/// nothing waits for the work in between.
+/// Contents of blocks when they were freed. They are copied on the stream, and are read when the log is full or at the
+/// end, so that nothing waits for the work in between.
 struct Log {
     block: Block,
     expected: Vec<u8>,
@@ -93,7 +93,7 @@ impl Log {
         }
         let log = self.block.addr().get() + self.expected.len() as u64 * EDGE_BYTES;
         stream.context().bind_to_thread().unwrap();
-        // SAFETY: both are blocks that the test holds.
+        // SAFETY: both addresses are in blocks that the test holds.
         let copied = unsafe {
             result::memcpy_dtod_async(log, addr, EDGE_BYTES as usize, stream.cu_stream())
         };
@@ -101,7 +101,7 @@ impl Log {
         self.expected.push(value);
     }
 
-    /// Every block held what was written into it.
+    /// Checks that every block held the bytes that were written to it.
     #[track_caller]
     fn check(&mut self, stream: &Arc<CudaStream>) {
         let expected = std::mem::take(&mut self.expected);
@@ -116,7 +116,7 @@ impl Log {
     }
 }
 
-/// A pool of a device, with the log of its blocks.
+/// A pool of a device, and the log of its blocks.
 pub(crate) struct Tested<'d> {
     device: &'d Device,
     pub(crate) pool: DeviceTensorPool,
@@ -139,7 +139,7 @@ impl<'d> Tested<'d> {
         }
     }
 
-    /// Compares all blocks, and frees the log.
+    /// Checks all blocks, and frees the log.
     #[track_caller]
     pub(crate) fn into_pool(self) -> DeviceTensorPool {
         let mut log = self.log.into_inner().unwrap();
@@ -151,7 +151,7 @@ impl<'d> Tested<'d> {
         self.pool
     }
 
-    /// Compares all blocks, frees the log and drops the pool. Then nothing of the device is in use.
+    /// Checks all blocks, and drops the log and the pool. Nothing of the device may then be in use.
     #[track_caller]
     pub(crate) fn end(self) {
         let device = self.device;
@@ -160,7 +160,7 @@ impl<'d> Tested<'d> {
     }
 }
 
-/// Runs a test over a pool of a device with so many bytes. All memory must come back.
+/// Runs a test over a pool of a device with the given number of bytes. All memory must be released.
 pub(crate) fn on_a_device(limit: u64, config: TensorPoolConfig, test: impl Fn(&Tested<'_>)) {
     let _turn = together();
     let device = Device::with_limit(limit);

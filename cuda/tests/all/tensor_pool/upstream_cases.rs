@@ -1,12 +1,12 @@
-//! Upstream's own GPU tests, which the model has, on a device of 1 GiB. Upstream's own form stands in the core's tests
-//! of the same cases.
+//! Upstream's GPU tests, which the model has too, on a device of 1 GiB. The core's tests of the same cases show
+//! upstream's own form.
 
 use larder_core::prmalloc::Window;
 use larder_cuda::TensorPoolConfig;
 
 use crate::tensor_pool::rig::{AnyPool, GIB, MIB, Tested, cases, on_a_device};
 
-/// Ours with upstream's window.
+/// Runs a test over our pool with upstream's window.
 fn upstreams(test: impl Fn(&Tested<'_>)) {
     let mut config = TensorPoolConfig::new();
     config.pool.planner.window = Window {

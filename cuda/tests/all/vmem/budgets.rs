@@ -1,4 +1,4 @@
-//! A small budget around the device's side: the host serves then, too.
+//! If a small budget limits the device side, the host serves instead.
 
 use larder_core::Placement;
 use larder_core::limits::LimitAnswer;
@@ -23,10 +23,10 @@ fn the_host_serves_what_a_budget_around_the_device_refuses() {
         assert_eq!(first.placement(), Placement::Device);
         let mut second = memory.zeros::<u8>(&stream, 2 << 20).unwrap();
         assert_eq!(second.placement(), Placement::Host, "the tenant is full");
-        // It is not enough room to move; that is no error.
+        // There is not enough room to move, which is not an error.
         let moved = memory.migrate([&mut first as &mut dyn Movable, &mut second]);
         assert_eq!((moved.left_bytes, moved.refusal), (2 * MIB, None));
-        // Lowered: what is held serves nothing either.
+        // Above a lowered limit, memory that is held serves no requests either.
         assert_eq!(tenant.set(3 * MIB), LimitAnswer::Deferred { bytes: MIB });
         let third = memory.alloc(&stream, MIB).unwrap();
         assert_eq!(memory.placement(&third), Placement::Host);

@@ -1,4 +1,4 @@
-//! Typed buffers on either side: kernels, fills and copies, and the way back to the device.
+//! Typed buffers on either side: kernels, fills, copies, and moves back to the device.
 
 use cudarc::driver::{CudaSlice, LaunchConfig, PushKernelArg, sys};
 use larder_core::Placement;
@@ -13,7 +13,7 @@ use crate::common::{MIB, alone_and_clean, under_all_schedules};
 const LEN: usize = 3000;
 const SEEDS: u64 = 24;
 
-/// Takes all of the device.
+/// Allocates all of the device's memory.
 fn fill_device(memory: &VmemAllocator, setup: &Setup) -> VmemBuffer<u8> {
     let all = memory.zeros::<u8>(&setup.streams[0], DEVICE as usize);
     let all = all.unwrap();
@@ -47,10 +47,10 @@ fn kernels_fills_and_copies_work_on_memory_of_either_side() {
                     let (mut to, from) = (on_host.as_view_mut(), on_device.as_view());
                     let mut launch = Launch::on(origin, &add);
                     launch.arg(&mut to).arg(&from).arg(&count);
-                    // SAFETY: two buffers of so many numbers.
+                    // SAFETY: both buffers have that many values.
                     unsafe { launch.launch(config) }.unwrap();
                 }
-                // A reader on another stream, then a write on the buffer's own.
+                // Another stream reads, then the buffer's own stream writes.
                 let seen = other.clone_dtoh(&on_host.as_view()).unwrap();
                 origin
                     .memset_zeros(&mut on_host.as_view_mut().slice_mut(..10))
@@ -120,7 +120,7 @@ fn what_moves_to_the_device_keeps_its_values_and_frees_the_host() {
             assert_eq!((full.moved_bytes, full.left_bytes), (0, bytes));
             assert_eq!(full.refusal, None);
             drop(all);
-            // A reader on another stream, and a write, are queued before the move.
+            // Another stream's write and read are queued before the move.
             other.memset_zeros(&mut b.as_view_mut()).unwrap();
             let mut seen: CudaSlice<u8> = other.alloc_zeros(2 * MIB as usize).unwrap();
             other.memcpy_dtod(&b.as_view(), &mut seen).unwrap();
@@ -132,7 +132,7 @@ fn what_moves_to_the_device_keeps_its_values_and_frees_the_host() {
             let stats = memory.vmem_stats();
             assert_eq!(stats.host.live_bytes, 0);
             assert_eq!(stats.joint_live_bytes, stats.device.live_bytes);
-            // The host's memory is used by others meanwhile.
+            // The host's memory is reused at once.
             let whole = memory.zeros::<u8>(other, 7 * MIB as usize).unwrap();
             assert_eq!(origin.clone_dtoh(&a.as_view()).unwrap(), numbers);
             let there = other.clone_dtoh(&b.as_view()).unwrap();
@@ -147,7 +147,7 @@ fn what_moves_to_the_device_keeps_its_values_and_frees_the_host() {
             );
             drop((a, b, c, whole));
             assert_eq!(memory.vmem_stats().joint_live_bytes, 0);
-            // What several streams used is live until it is seen that they have passed.
+            // A block that several streams used stays live until they are known to have passed.
             setup.context.synchronize().unwrap();
             setup.device.release(0);
             assert_eq!(memory.vmem_stats().device.live_bytes, 0);
@@ -191,11 +191,11 @@ fn nothing_is_given_or_moved_inside_a_capture() {
             (1000, Some(capturing))
         );
         let mut graph = std::ptr::null_mut();
-        // SAFETY: the stream captures; the handle outlives the call.
+        // SAFETY: the stream is being captured; the handle outlives the call.
         unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) }
             .result()
             .unwrap();
-        // SAFETY: the graph was made just now.
+        // SAFETY: the graph has just been created.
         unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
         assert_eq!(buffer.move_to_device(), Ok(1000));
         assert_eq!(stream.clone_dtoh(&buffer.as_view()).unwrap(), [5; 1000]);

@@ -1,6 +1,5 @@
-//! Every driver call of a scenario over both sides is refused once: nothing panics, each answer is memory
-//! or a reason, every buffer keeps its values, the same scenario then succeeds on the same allocators, and
-//! nothing is left.
+//! Every driver call of a scenario over both sides is refused once. Nothing panics, each answer is memory or a reason,
+//! every buffer keeps its values, the same scenario then succeeds with the same allocators, and nothing is left.
 
 use std::sync::Arc;
 
@@ -15,10 +14,10 @@ use larder_cuda_abi::Code;
 use crate::common::refusal::{Refusal, SWEEP, Sweep};
 use crate::common::{MIB, assert_filled, fill, streams};
 
-/// The limit of the device's side.
+/// The limit of the device side.
 const BUDGET: u64 = 4 * MIB;
 
-/// The bytes of a block that are written and read.
+/// Number of bytes of a block that are written and read.
 const WRITTEN: u64 = 64;
 
 struct Scenario<'a> {
@@ -43,14 +42,14 @@ impl Scenario<'_> {
 
     fn run(&self) {
         let all = self.alloc(0, BUDGET);
-        // Pinned or managed: the first region, then another stream's memory after a wait.
+        // Pinned or managed memory: the first region, then memory of another stream after a wait.
         let block = self.alloc(0, MIB);
         fill(&self.streams[0], block.addr().get(), WRITTEN, 2);
         self.free(0, block);
         let block = self.alloc(1, MIB);
         let upload = || self.memory.upload(&self.streams[0], &[7; 5000]);
         let mut buffer = self.refusal.at_last(upload);
-        // A block that is in the way, and the host waits.
+        // The freed block is in the way of this one, so the host waits.
         let large = self.alloc(1, 4 * MIB);
         assert_eq!(self.memory.placement(&large), Placement::Host);
         self.free(1, large);
@@ -59,13 +58,13 @@ impl Scenario<'_> {
             .around(|| self.memory.alloc(&self.streams[0], 5 * MIB));
         match whole {
             Ok(whole) => self.free(0, whole),
-            // Of pinned memory there may be too little in one piece.
+            // There may be too little pinned memory in one piece.
             Err(DeviceAllocError::Both { .. }) => {}
             Err(error) => assert!(self.refusal.happened(), "{error}"),
         }
         self.refusal.around(|| self.memory.release_host());
         self.free(0, all);
-        // To the device; if that is refused, the values stay where they are.
+        // Moves the buffer to the device. If that is refused, the values stay where they are.
         let migrate = |buffer: &mut VmemBuffer<u8>| {
             let migrated = self.memory.migrate([buffer as &mut dyn Movable]);
             assert_eq!(migrated.moved_bytes + migrated.left_bytes, 5000);
@@ -128,7 +127,7 @@ fn any_call_may_be_refused_with_pinned_memory_behind_the_device() {
 
 #[test]
 fn any_call_may_be_refused_while_work_is_queued() {
-    // Regions that would touch take a little more, which counts.
+    // Regions that would touch take a little more memory, which counts towards the limit.
     sweep(HostSide::Pinned(6 * MIB + 4096), |_| Some(7));
 }
 

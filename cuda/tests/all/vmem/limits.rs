@@ -1,4 +1,4 @@
-//! The limit of the host's side in a budget.
+//! The limit of the host side in a budget.
 
 use larder_core::limits::{BudgetError, LimitAnswer};
 use larder_cuda::{DeviceAllocError, HostSide, Limits, StreamAllocator, VmemAllocator, VmemConfig};
@@ -36,7 +36,7 @@ fn in_a_budget_both_sides_are_charged_and_either_makes_room_for_the_other() {
         assert_eq!(limits.process().usage().used_bytes, 0);
         memory.free(stream, device).unwrap();
 
-        // Without a host side there is nothing to be limited.
+        // Without a host side there is nothing to limit.
         let none = LimitAnswer::Refused(BudgetError::Unknown);
         assert_eq!(setup.memory.set_host_limit(0), none);
         assert_eq!(setup.memory.host_limit_bytes(), 0);

@@ -1,5 +1,5 @@
-//! A device's memory and the host's behind it. The side of each block and its contents in any order of the device
-//! are for scripts and drawn programs.
+//! A device's memory, and host memory that serves when the device is full. Scripts and drawn programs check the side of
+//! each block, and its contents in any order of the device.
 #![allow(clippy::result_large_err, reason = "tests")]
 
 mod budgets;
@@ -18,10 +18,9 @@ use larder_cuda::{
 
 use common::MIB;
 
-/// The limit of the device's side.
+/// The limit of the device side.
 const DEVICE: u64 = 8 * MIB;
 
-/// A context, a small device, memory of the host behind it, and streams.
 struct Setup {
     context: Context,
     device: DeviceAllocator,
@@ -38,7 +37,6 @@ impl Setup {
         let context = Context::new(0).unwrap();
         let device_config = DeviceConfig {
             arenas: ArenaPolicy::Never,
-            // Also in builds without debug assertions.
             check_captures: true,
             ..DeviceConfig::with_budget(DEVICE)
         };

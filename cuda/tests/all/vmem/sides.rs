@@ -1,4 +1,4 @@
-//! What neither side serves, and ends with blocks in use.
+//! Requests that neither side serves, and allocators dropped with blocks in use.
 
 use larder_core::Placement;
 use larder_cuda::{DeviceAllocError, DeviceMemory, DriverError, HostSide, StreamAllocator};
@@ -14,7 +14,7 @@ fn managed_memory_never_oversubscribes_the_device() {
         let _first = memory.alloc(stream, DEVICE).unwrap();
         let too_much = memory.alloc(stream, DEVICE_BYTES + 256);
         assert!(matches!(too_much, Err(DeviceAllocError::Both { .. })));
-        // Another takes nearly all that is left.
+        // Another sub-allocator takes nearly all of the rest.
         let other = DeviceMemory::new(&setup.context);
         let request = larder_core::GrowRequest {
             bytes: DEVICE_BYTES - DEVICE - 4 * MIB,
@@ -85,7 +85,7 @@ fn both_orders_of_drop_leave_nothing_with_blocks_in_use() {
             for block in [&first, &second] {
                 fill(&streams[0], block.addr().get(), block.bytes(), 1);
             }
-            // The one that stays may still be used.
+            // Whichever side is not dropped may still be used.
             if device_first {
                 drop(device);
                 let block = memory.alloc(&streams[0], MIB).unwrap();
