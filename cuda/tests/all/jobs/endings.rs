@@ -1,4 +1,4 @@
-//! Ends of jobs at any moment, and drivers that refuse.
+//! The end of a job at any moment, and refused driver calls at the end of a run.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,7 @@ fn a_job_may_be_dropped_inside_a_callback_of_its_own_allocator() {
     let Some((control, _turn)) = alone() else {
         return;
     };
-    // In the thread that frees; in the listener's, which has the job's state.
+    // The callback runs on the thread that frees, or on the listener's thread, which holds the job's state.
     for in_listener in [false, true] {
         let folder = Folder::new();
         let (context, memory, stream) = setup(64 * MIB);
@@ -88,11 +88,11 @@ fn a_job_may_be_dropped_inside_a_callback_of_its_own_allocator() {
         let (was_there, by) = told.recv_timeout(Duration::from_secs(20)).unwrap();
         assert!(was_there);
         assert_eq!(by != thread::current().id(), in_listener);
-        // In the listener's thread the last status comes behind the callback.
+        // On the listener's thread, the last status is written after the callback.
         until(|| folder.has_status() && folder.larder().ended);
         drop(watch);
         drop((memory, stream, context));
-        // The job's threads may have them for a moment still.
+        // The job's threads may still hold the memory and the stream for a moment.
         until(|| control.alive().iter().all(|alive| alive.kind == "context"));
         assert_clean(control);
     }
@@ -123,9 +123,9 @@ fn every_call_of_the_driver_at_the_end_of_a_run_is_refused_once() {
         assert_eq!(end.adjusted.len(), 1);
         let report = folder.report();
         assert_eq!((report.version, report.limit_bytes), (1, 2 * MIB));
-        // The status is the truth: what is held is what the driver has given.
+        // The held bytes in the status are those that the driver has allocated.
         assert_eq!(report.held_bytes, used());
-        // The next run's end completes what was left.
+        // The end of the next run completes the adjustment.
         context.settle();
         drop(job.run(0, || ()).unwrap());
         assert_eq!(used(), 2 * MIB);
@@ -156,7 +156,7 @@ fn am_9_an_action_that_fails_a_run_gives_the_value_back_and_stops_the_later_ones
             }) => assert_eq!(error.name, "after"),
             other => panic!("{other:?}"),
         }
-        // Phase 2 did not run; the next end does it.
+        // The failure in phase 1 skipped phase 2, which applies limits. The end of the next run applies it.
         assert_eq!(rig.limit(), 64);
         drop(rig.job.run(2, || ()).unwrap());
         assert_eq!(rig.limit(), 8);

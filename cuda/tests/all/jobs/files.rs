@@ -42,10 +42,10 @@ fn an_order_is_confirmed_when_its_limit_is_in_force_and_a_file_without_a_number_
             rig.order(6, 3, None);
         });
         drop(end);
-        // Version 2 was never in force, and is never confirmed.
+        // Version 2 was replaced during the run, so it is never confirmed.
         let report = rig.report();
         assert_eq!((report.version, report.limit_bytes), (3, 6 << 20));
-        // The same limit again, under another number, and under none.
+        // The same limit again, with a new version and without one.
         for version in [Some(4), None] {
             rig.order(6, version, None);
             assert_eq!(confirmed(), version);
@@ -53,7 +53,7 @@ fn an_order_is_confirmed_when_its_limit_is_in_force_and_a_file_without_a_number_
     });
 }
 
-/// Run by the test below, with the environment that it wants.
+/// The test below runs this in a child process, with other environment variables.
 #[test]
 #[ignore = "a child of another test"]
 fn says_its_files() {

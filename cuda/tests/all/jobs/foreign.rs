@@ -47,7 +47,7 @@ fn a_job_sleeps_only_while_it_holds_no_foreign_memory() {
         assert_eq!(sleep.state, SleepState::Awake);
         assert!(sleep.problem.unwrap().contains("without Larder"));
         drop(charge);
-        // It is tried again a little later.
+        // The job tries again after a second.
         rig.clock.advance(Duration::from_secs(1));
         let was_asleep = thread::scope(|scope| {
             let sleeper = scope.spawn(|| job.run(0, || memory.is_asleep()).unwrap().0);

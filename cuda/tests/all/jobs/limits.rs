@@ -43,7 +43,7 @@ fn a_limit_that_is_lowered_under_live_blocks_is_deferred_and_the_status_tells_wh
         rig.folder.order(8, 7, None);
         let work = || {
             job.poll();
-            // The run is under way: it keeps the limit that it began with.
+            // A run keeps the limit with which it began.
             assert_eq!(rig.limit(), 64);
             assert_eq!(job.state().control_version, None);
             5
@@ -54,7 +54,7 @@ fn a_limit_that_is_lowered_under_live_blocks_is_deferred_and_the_status_tells_wh
         assert!(!adjusted.is_met());
         let deferred = LimitAnswer::Deferred { bytes: 8 * MIB };
         assert_eq!(adjusted.parts[0].answer, deferred);
-        // Written at once, and not in 10 s.
+        // The status is written at once, not after the usual 10 s.
         let report = rig.report();
         assert_eq!((report.version, report.limit_bytes), (7, 8 * MIB));
         let held = (report.held_bytes, report.deferred_bytes);
@@ -64,7 +64,7 @@ fn a_limit_that_is_lowered_under_live_blocks_is_deferred_and_the_status_tells_wh
         stream.synchronize().unwrap();
         memory.end_step();
         assert_eq!(used(), 8 * MIB);
-        // A free writes no file; a look does.
+        // A free does not write the status, but a poll does.
         assert_eq!(rig.larder().deferred_bytes, 8 * MIB);
         job.poll();
         let larder = rig.larder();
@@ -76,8 +76,7 @@ fn a_limit_that_is_lowered_under_live_blocks_is_deferred_and_the_status_tells_wh
 #[test]
 fn s7_5_a_limit_is_set_once_and_kept_by_a_file_that_does_not_name_it() {
     with_job(|rig| {
-        // The newest of several files under way counts, and one that says the same, or nothing, changes
-        // nothing.
+        // A file that repeats the limit, or names none, changes no limit.
         for (order, version, parts, limit) in [
             (Some(8), 1, 1, 8),
             (Some(8), 2, 0, 8),
@@ -104,7 +103,7 @@ fn s7_5_a_limit_above_the_ceiling_is_lowered_to_it_and_said_to_be() {
             |rig| {
                 for limit in [bytes - 1, bytes, u64::MAX] {
                     let end = rig.run(|| rig.tell(|file| file.limit(gpu(), limit)));
-                    // The largest number is the second and the third here.
+                    // Without a ceiling, the second and third limits are the same, so the third changes nothing.
                     let Some(Ok(adjusted)) = end.adjusted.first() else {
                         assert_eq!(bytes, u64::MAX);
                         continue;
@@ -230,7 +229,7 @@ fn allocators_of_one_gpu_share_its_limit_and_one_that_is_gone_has_no_part() {
         job.poll();
         assert_eq!(first.limit_bytes(), 20 * MIB);
         assert_eq!(folder.larder().limit_bytes, 20 * MIB);
-        // The job keeps nothing alive.
+        // The job does not keep the allocator alive.
         drop(first);
         job.want(1);
         job.poll();

@@ -1,4 +1,4 @@
-//! One job for each name, and commands for one of its lives.
+//! One job for each control or status file, and control files for one life of a job.
 
 use larder_cuda::job::larder_control::{Life, SleepState};
 use larder_cuda::job::{Job, JobError};
@@ -6,7 +6,7 @@ use larder_cuda::job::{Job, JobError};
 use super::common::{MIB, alone_and_clean};
 use super::{Folder, by_hand, gpu, job, setup, with_job};
 
-/// An order to a life, asleep or not.
+/// Writes a control file for one life of a job, or for any.
 fn order(folder: &Folder, life: Option<Life>, limit_bytes: u64, asleep: bool) {
     folder.tell(|file| {
         file.limit(gpu(), limit_bytes);
@@ -15,7 +15,7 @@ fn order(folder: &Folder, life: Option<Life>, limit_bytes: u64, asleep: bool) {
     });
 }
 
-/// Another run of this process, as it might have been.
+/// Returns the life of an earlier process with the same PID.
 fn earlier() -> Option<Life> {
     let now = Life::this()?.to_string();
     let mut parts = now.splitn(3, '-');
@@ -43,7 +43,7 @@ fn what_was_said_to_another_run_of_a_job_is_not_obeyed() {
         let status = folder.larder();
         assert_eq!((status.life, status.control_version), (Life::this(), None));
         assert_eq!(status.sleep.unwrap().state, SleepState::Awake);
-        // To this one, and to any.
+        // Control files for this life and for any life are obeyed.
         for (life, limit_bytes) in [(Life::this(), 4 * MIB), (None, 2 * MIB)] {
             order(&folder, life, limit_bytes, false);
             job.poll();
@@ -83,7 +83,8 @@ fn a_second_job_with_one_of_the_files_is_refused_until_the_first_has_ended() {
 fn a_status_that_was_deleted_is_written_again() {
     with_job(|rig| {
         rig.job.poll();
-        // A want rings, as the job's thread does each ten seconds; the same one again is no change.
+        // Each `want` rings the bell, as the job's thread does every ten seconds. The second one changes no number,
+        // so the status is written only because it is missing.
         rig.job.want(MIB);
         rig.job.poll();
         let before = rig.report();

@@ -33,7 +33,7 @@ fn gpu() -> BusId {
     "01:00.0".parse().unwrap()
 }
 
-/// A folder of a test's own, removed at its end.
+/// A folder for one test, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -64,7 +64,7 @@ impl Folder {
         self.say(&file.to_text());
     }
 
-    /// A limit in MiB, its number, and a share.
+    /// Writes a control file with a limit in MiB, its version, and a share of the time.
     fn order(
         &self,
         mebibytes: impl Into<Option<u64>>,
@@ -84,7 +84,7 @@ impl Folder {
         StatusFile::parse(std::fs::read(self.0.join("status.json")).unwrap()).unwrap()
     }
 
-    /// Our part of the status.
+    /// Returns Larder's part of the status.
     fn larder(&self) -> JobStatus {
         self.status().larder.unwrap()
     }
@@ -104,7 +104,7 @@ impl Drop for Folder {
     }
 }
 
-/// Looked at by hand: nothing happens but what a test does.
+/// Returns a configuration with which a job polls only in runs and when the test calls `poll`.
 fn by_hand(folder: &Folder) -> JobConfig {
     let mut config = JobConfig::new("test", folder.files());
     config.listener = looking(WatchMode::Manual);
@@ -130,7 +130,7 @@ fn job(config: JobConfig) -> (Arc<ManualClock>, Job) {
     (clock, job)
 }
 
-/// Waits for what another thread does; fails after a time that no machine needs.
+/// Waits until another thread makes `holds` true. Fails after a time that no machine needs.
 #[track_caller]
 fn until(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -140,7 +140,7 @@ fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Pages of the device's own, and no memory set aside for small blocks.
+/// Returns settings without stream arenas, so that a test knows the exact number of bytes held.
 fn plain(limit_bytes: u64) -> DeviceConfig {
     DeviceConfig {
         limit_bytes,
@@ -150,7 +150,6 @@ fn plain(limit_bytes: u64) -> DeviceConfig {
     }
 }
 
-/// A device, its memory and a stream.
 fn setup(limit_bytes: u64) -> (Context, DeviceAllocator, Arc<CudaStream>) {
     let context = Context::new(0).unwrap();
     let memory = DeviceAllocator::with_config(&context, plain(limit_bytes)).unwrap();
@@ -158,12 +157,12 @@ fn setup(limit_bytes: u64) -> (Context, DeviceAllocator, Arc<CudaStream>) {
     (context, memory, stream)
 }
 
-/// The bytes that the driver has given of the first device.
+/// Returns the bytes of the first device that the driver has allocated.
 fn used() -> u64 {
     driver().stand_in().unwrap().used(0)
 }
 
-/// A job that is looked at by hand, and the memory that it manages.
+/// A job that polls by hand, and the memory that it manages.
 struct Rig {
     job: Job,
     memory: DeviceAllocator,
@@ -174,7 +173,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Files are read before the memory is managed.
+    /// Makes the job before its allocator, so that the job has already read its control file.
     fn new(memory: DeviceConfig, folder: Folder, config: JobConfig) -> Arc<Self> {
         let (clock, job) = job(config);
         let context = Context::new(0).unwrap();
@@ -190,13 +189,13 @@ impl Rig {
         })
     }
 
-    /// Writes a control file, and has the job look.
+    /// Writes a control file and polls it.
     fn tell(&self, change: impl FnOnce(&mut ControlFile)) {
         self.folder.tell(change);
         self.job.poll();
     }
 
-    /// Writes a limit in MiB, its number, and a share, and has the job look.
+    /// Writes an order as [`Folder::order`] does, and polls it.
     fn order(
         &self,
         mebibytes: impl Into<Option<u64>>,
@@ -207,12 +206,11 @@ impl Rig {
         self.job.poll();
     }
 
-    /// The limit in force, in MiB.
+    /// Returns the limit in force, in MiB.
     fn limit(&self) -> u64 {
         self.memory.limit_bytes() / MIB
     }
 
-    /// Our part of the status.
     fn larder(&self) -> JobStatus {
         self.folder.larder()
     }
@@ -221,25 +219,24 @@ impl Rig {
         self.folder.report()
     }
 
-    /// The end of a run.
     fn run(&self, work: impl FnOnce()) -> RunEnd {
         self.job.run(0, work).unwrap().1
     }
 
-    /// At a time of the job's clock, in the thread that waits then.
+    /// Calls `act` at a time of the job's clock, on the thread that is then waiting.
     fn at(self: &Arc<Self>, time: Duration, act: impl FnOnce(&Self) + Send + 'static) {
         let rig = Arc::clone(self);
         self.clock.at(time, move || act(&rig));
     }
 }
 
-/// Runs a test with a job and 64 MiB of memory, and leaves nothing.
+/// Runs a test with a job and 64 MiB of memory, and checks that nothing is left.
 #[track_caller]
 fn with_job(test: impl FnOnce(&Arc<Rig>)) {
     with_config(|_, _| (), test);
 }
 
-/// Runs a test with a job and memory of its own settings, and leaves nothing.
+/// Does the same with other settings.
 #[track_caller]
 fn with_config(
     change: impl FnOnce(&mut DeviceConfig, &mut JobConfig),

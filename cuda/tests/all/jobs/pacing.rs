@@ -1,4 +1,4 @@
-//! The share of the time: pauses between launches, at the end of runs, and suspensions.
+//! A job's share of the time: pauses between launches and at the end of runs, and suspensions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -23,9 +23,10 @@ const PTX: &str = "
 .visible .entry jobs_count(.param .u64 to) { ret; }
 ";
 
-/// Counts its runs in the memory that it is given.
+/// Adds one to the number to which its parameter points.
 unsafe extern "C" fn count(call: *const KernelCall) {
-    // SAFETY: the stand-in gives a launch with this parameter.
+    // SAFETY: the stand-in lends the call, whose one parameter is the address of an aligned number that only this
+    // kernel uses.
     let launch = unsafe { HostLaunch::of(call) };
     if let Some([to]) = launch.write::<u64>(0, 1) {
         *to += 1;
@@ -33,13 +34,13 @@ unsafe extern "C" fn count(call: *const KernelCall) {
 }
 
 fn kernel(control: &StandIn, context: &Context) -> CudaFunction {
-    // SAFETY: the only `jobs_count` of this program.
+    // SAFETY: every `jobs_count` of this program has this parameter, and the body makes no driver calls.
     unsafe { control.register_kernel("jobs_count", count) }.unwrap();
     let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
     module.load_function("jobs_count").unwrap()
 }
 
-/// Lets a suspended job go, so that a test that fails ends.
+/// Cancels a job's waits when dropped, so that a failing test ends.
 struct LetsGo<'j>(&'j Job);
 
 impl Drop for LetsGo<'_> {
@@ -59,7 +60,7 @@ fn am_10_pauses_between_real_launches_are_the_plan_within_one_share() {
         let pacer = job.pacer();
         let launches = 20;
         let plan = launches * MILLISECOND;
-        // The pauses inside of a run, and the time that it took with those at its end.
+        // Returns the pauses inside a run, and the run's time including the pause at its end.
         let mut step = || {
             let (start, before) = (clock.now(), pacer.report().inserted);
             let (inside, end) = job
@@ -68,9 +69,9 @@ fn am_10_pauses_between_real_launches_are_the_plan_within_one_share() {
                         let mut launch = Launch::on(stream, &count);
                         launch.arg(&mut counter);
                         let one = LaunchConfig::for_num_elems(1);
-                        // SAFETY: the kernel takes one address of a number.
+                        // SAFETY: the kernel takes the address of one number.
                         unsafe { launch.launch_paced(&pacer, one) }.unwrap();
-                        // The work of the launch.
+                        // The launch's work takes this long.
                         clock.advance(MILLISECOND);
                     }
                     pacer.report().inserted - before
@@ -79,11 +80,11 @@ fn am_10_pauses_between_real_launches_are_the_plan_within_one_share() {
             assert_eq!(end.paused, Waited::Done);
             (inside, clock.now() - start)
         };
-        // Full share: not even counted.
+        // At full share, launches are not even counted.
         assert_eq!(step(), (Duration::ZERO, plan));
         assert_eq!(pacer.report().launches, 0);
         rig.order(None, None, 50);
-        // It knows neither launches nor time: paused at its end.
+        // The pacer knows neither the launches nor the time of a run yet, so it pauses at the run's end.
         assert_eq!(step(), (Duration::ZERO, 2 * plan));
         for _ in 0..5 {
             let (inside, took) = step();
@@ -109,7 +110,7 @@ fn am_6_a_loop_of_its_own_pauses_at_the_ends_of_its_runs_by_upstreams_formula() 
             let pause = Duration::from_micros(99_950);
             let end = rig.job.end_run(0, run).unwrap();
             assert_eq!((end.paused, rig.clock.now()), (Waited::Done, pause));
-            // The same around a run.
+            // `run` measures the time itself, and pauses equally long.
             drop(rig.run(|| rig.clock.advance(run)));
             assert_eq!(rig.clock.now(), pause + run + pause);
         },
@@ -128,7 +129,7 @@ fn a_suspended_job_waits_in_its_launch_until_another_thread_resumes_it() {
         thread::scope(|scope| {
             let _lets_go = LetsGo(&rig.job);
             let worker = scope.spawn(|| rig.run(work).paused);
-            // Several orders that do not resume it.
+            // These orders do not resume the job.
             for _ in 0..3 {
                 rig.order(1, None, 0);
                 assert!(!launched.load(Ordering::SeqCst));
@@ -171,7 +172,7 @@ fn limits_are_put_in_force_in_the_pause_at_the_end_of_a_run() {
         rig.order(None, None, 50);
         let seen = Arc::new(AtomicBool::new(false));
         let met = Arc::clone(&seen);
-        // In the middle of the pause.
+        // The pause lasts from 10 to 20 ms.
         rig.at(Duration::from_millis(15), move |rig| {
             rig.order(8, None, 50);
             met.store(rig.limit() == 8, Ordering::SeqCst);
@@ -192,7 +193,7 @@ fn a_dropped_job_lets_its_launches_go() {
         let pacer = job.pacer();
         let worker = thread::spawn(move || pacer.launch());
         drop(job);
-        // Cancelled in its wait, or free since it came later.
+        // The launch was cancelled while it waited, or it came after the drop and did not wait.
         worker.join().unwrap();
     });
 }

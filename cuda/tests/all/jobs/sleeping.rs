@@ -1,4 +1,4 @@
-//! A job that sleeps and wakes as its control file says.
+//! A job that sleeps and wakes as its control file orders.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ impl Sleeper {
         }
     }
 
-    /// Tells it to sleep, and runs until it is awake again at a time.
+    /// Orders the job to sleep in a run, and checks that it is awake again after `seconds`.
     #[track_caller]
     fn sleep_until(&self, seconds: u32) {
         let end = self.run(|| self.sleeps(true));
@@ -77,12 +77,12 @@ impl Sleeper {
 }
 
 impl Rig {
-    /// Says so in the control file, and has the job look.
+    /// Orders the job to sleep or to wake, and polls.
     fn sleeps(&self, asleep: bool) {
         self.tell(|file| file.asleep = Some(asleep));
     }
 
-    /// Says so after some seconds, in the thread that waits then.
+    /// Does the same once the clock is at `seconds`, on the thread that is then waiting.
     fn sleeps_at(self: &Arc<Self>, seconds: u32, asleep: bool) {
         self.at(seconds * SECOND, move |rig| rig.sleeps(asleep));
     }
@@ -92,7 +92,7 @@ impl Rig {
     }
 }
 
-/// Eagerly, and under some seeds.
+/// Runs a test with the eager schedule and with some deferred ones.
 fn under_schedules(act: impl Fn(&'static StandIn)) {
     let Some((control, _turn)) = alone() else {
         return;
@@ -128,7 +128,7 @@ fn a_job_that_is_told_to_sleep_does_so_at_the_end_of_its_run_and_wakes_before_th
         sleeper.sleeps_at(2, false);
         sleeper.sleep_until(2);
         assert!(seen.load(Ordering::Relaxed));
-        // Told between two runs, it sleeps before the next one begins.
+        // Ordered to sleep between two runs, the job sleeps before the next run begins.
         sleeper.sleeps(true);
         sleeper.check();
         sleeper.sleeps_at(3, false);
@@ -136,7 +136,7 @@ fn a_job_that_is_told_to_sleep_does_so_at_the_end_of_its_run_and_wakes_before_th
             assert_eq!(sleeper.clock.now(), 3 * SECOND);
             sleeper.check();
         }));
-        // So does one in a loop of the program's own, at the end of a run.
+        // In a program's own loop, it sleeps at the end of a run.
         sleeper.sleeps(true);
         sleeper.sleeps_at(4, false);
         drop(sleeper.job.end_run(0, SECOND).unwrap());
@@ -165,7 +165,7 @@ fn a_wake_that_is_refused_says_what_is_missing_and_is_tried_again() {
         assert!(sleeper.clock.now() >= 3 * SECOND);
         assert_eq!(sleeper.rig.sleep(), SleepStatus::default());
         sleeper.check();
-        // Told to sleep again while it waits for memory, it gives up what is back of it.
+        // Ordered to sleep again while it waits for memory, the job releases what it has already restored.
         sleeper.at(4 * SECOND, shrink);
         sleeper.sleeps_at(5, false);
         sleeper.sleeps_at(6, true);
@@ -186,7 +186,7 @@ fn a_job_about_to_wake_looks_once_more_whether_it_still_shall() {
         let sleeper = Sleeper::new(control, plain(64 * MIB));
         sleeper.at(SECOND, |rig| {
             rig.sleeps(false);
-            // The order is taken back before the job has said that it wakes.
+            // The order to wake is withdrawn before the job has reported that it is waking.
             rig.folder.tell(|file| file.asleep = Some(true));
         });
         sleeper.at(2 * SECOND, |rig| {
@@ -215,7 +215,7 @@ fn a_job_that_cannot_sleep_says_why_goes_on_and_sleeps_when_it_can() {
         assert!(problem.contains("export"), "{problem}");
         assert_eq!(sleeper.report().sleep, None);
         drop(exported);
-        // Not at once: each try waits for all work.
+        // The job does not try again at once, because each try waits for all work.
         drop(sleeper.run(|| sleeper.check()));
         sleeper.clock.advance(SECOND);
         sleeper.sleeps_at(2, false);
@@ -223,7 +223,7 @@ fn a_job_that_cannot_sleep_says_why_goes_on_and_sleeps_when_it_can() {
         assert_eq!(sleeper.clock.now(), 2 * SECOND);
         assert_eq!(sleeper.rig.sleep(), SleepStatus::default());
         sleeper.check();
-        // A capture under way.
+        // A job does not sleep during a capture either.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         let stream = sleeper.context.cudarc().new_stream().unwrap();
         sleeper.memory.add_stream(&stream).unwrap();
@@ -256,7 +256,7 @@ fn a_cancel_wakes_or_lets_go_and_what_sleeps_is_the_programs_then() {
             assert_eq!(sleeper.clock.now(), SECOND);
             assert_eq!(sleeper.memory.is_asleep(), refused);
             if refused {
-                // Runs begin all the same.
+                // Runs begin although the allocator is asleep.
                 drop(sleeper.run(|| {
                     let alloc = sleeper.memory.alloc(&sleeper.stream, MIB);
                     assert!(matches!(alloc, Err(DeviceAllocError::Asleep)), "{alloc:?}");
@@ -289,7 +289,7 @@ fn time_asleep_is_no_work_also_behind_a_run_whose_action_failed() {
         half(true);
         sleeper.sleeps_at(100, false);
         drop(sleeper.run(work));
-        // A second of work each, and as much again of pauses; the first one's may have passed asleep.
+        // Each run works for a second and owes a pause of a second. The first pause may pass during the sleep.
         let report = sleeper.job.pacer().report();
         assert_eq!(report.busy, 2 * SECOND);
         let now = sleeper.clock.now();
@@ -308,7 +308,7 @@ fn a_job_that_is_half_asleep_goes_on_to_sleep_when_it_can() {
         sleeper.job.manage(&other).unwrap();
         let block = other.alloc(&sleeper.stream, 2 * MIB).unwrap();
         let exported = other.export(&block).unwrap();
-        // One sleeps, the other one cannot, and somebody takes the memory of the first meanwhile.
+        // One allocator sleeps and the other cannot. On the smaller device, the first has no room to wake.
         control.set_memory(0, 8 * MIB).unwrap();
         sleeper.at(SECOND, move |rig| {
             assert_eq!(rig.sleep().state, SleepState::Waking);
@@ -359,13 +359,13 @@ fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
                             assert_filled(&stream, kept.addr().get(), 4096, value);
                             memory.free(&stream, block).unwrap();
                         };
-                        // One has queued runs.
+                        // One thread's runs are queued.
                         let ran = match value {
                             1 => job.run_on(&stream, 0, work),
                             _ => job.run(0, work),
                         };
                         drop(ran.unwrap());
-                        // Whoever ends last falls asleep.
+                        // The thread whose run ends last puts the job to sleep.
                         if round.wait().is_leader() {
                             stops.store(stop.load(Ordering::Relaxed), Ordering::Relaxed);
                         }

@@ -1,4 +1,4 @@
-//! The suite of `larder-model` over every allocator of host memory in a runtime.
+//! The conformance suite of `larder-model`, run on every allocator of host memory in a runtime.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use larder_model::conformance::{Expect, run};
 
 use crate::runtime::rig::{end, gpu, host_kind, numa, on_gpus, pinned, runtime, take};
 
-/// The host's memory at its addresses, which the suite names for blocks that it holds.
+/// Access to the host memory of blocks that the suite holds.
 struct Host;
 
 fn pointer(at: Addr) -> *mut u8 {
@@ -19,7 +19,7 @@ fn pointer(at: Addr) -> *mut u8 {
 
 impl MemoryAccess for Host {
     fn read(&self, _: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
-        // SAFETY: the suite holds the block, and filled it before.
+        // SAFETY: the suite holds the block, and has filled it.
         unsafe { into.as_mut_ptr().copy_from(pointer(addr), into.len()) };
         Ok(())
     }
@@ -42,14 +42,14 @@ impl MemoryAccess for Host {
         self.write(stream_id, range.start(), &bytes)
     }
 
-    /// The host is in order with itself.
+    /// Does nothing, because the host's accesses are in order.
     fn wait(&self, _: StreamId, _: StreamPoint) -> Result<(), AccessError> {
         Ok(())
     }
 }
 
-/// The pool and the global allocator know no streams, so they refuse a free after a point. That is all they are
-/// excused from.
+/// Expectations of the pool and the global allocator: all but stream points, which they do not know, so that they
+/// refuse a free after one.
 const NO_STREAMS: Expect = Expect {
     streams: false,
     ..Expect::strict()
@@ -78,7 +78,7 @@ fn ps_2_each_allocator_of_the_host_keeps_the_promises_of_the_trait() {
             });
             let host = runtime.cpu_allocator(None).unwrap();
             assert_eq!(host.name(), name);
-            // Memory that is more than a region's, and in cache lines of its own.
+            // Some blocks are small and one is larger than a region. None shares a cache line with another.
             let blocks = [1, 100, 3 << 20].map(|bytes| take(&host, bytes));
             assert_eq!(host.live_blocks(), 3, "{name}");
             for block in blocks {
@@ -109,7 +109,7 @@ fn ps_6_pinned_memory_of_a_node_keeps_the_promises_of_the_trait() {
         let pinned = pinned(runtime, 1);
         assert!(pinned.is_pinned());
         run(&pinned, &Host, Expect::strict());
-        // A block of one is none of the other's, also where decorators shared them.
+        // Each allocator refuses the other's blocks, even when it is used through an `Arc`.
         let shared: Arc<HostAllocator> = Arc::new(pinned.clone());
         let block = take(&*shared, 100);
         assert!(pinned.owns(&block) && !plain.owns(&block));

@@ -1,5 +1,4 @@
-//! The host's allocators: the kind, the node, and how often each is made. What blocks promise is the suite's
-//! (`conformance.rs`).
+//! The host's allocators: their kind and node, and that each is made once. `conformance.rs` tests their blocks.
 
 use std::sync::Barrier;
 
@@ -36,7 +35,7 @@ fn ps_1_without_numa_all_nodes_are_one_and_bound_to_none() {
 fn ps_2_the_name_follows_from_the_switch_the_nodes_and_the_visitors() {
     let bfc = "bfc_cpu_allocator_for_gpu";
     let table = [
-        // Best fit wanted, NUMA, a visitor.
+        // The switch for best fit, NUMA, a visitor, and the expected name.
         (Some(true), true, true, bfc),
         (Some(true), true, false, bfc),
         (Some(true), false, true, bfc),
@@ -45,7 +44,7 @@ fn ps_2_the_name_follows_from_the_switch_the_nodes_and_the_visitors() {
         (Some(false), true, false, "cpu_pool"),
         (Some(false), false, true, "cpu_pool"),
         (Some(false), false, false, "cpu"),
-        // Nothing said: as if wanted where there is a visitor.
+        // Without the switch, a visitor means best fit.
         (None, true, true, bfc),
         (None, true, false, "cpu_pool"),
         (None, false, true, bfc),
@@ -90,7 +89,7 @@ fn ps_3_a_node_that_the_machine_has_not_is_an_error() {
         assert_eq!(error, RuntimeError::Node { node, nodes: 4 });
         assert!(error.to_string().contains("4 NUMA nodes"));
     }
-    // The last one is there, and holes between nodes are none.
+    // The last node exists, but the numbers between sparse nodes do not.
     cpu(&four, 3);
     let sparse = Runtime::with(numa(), Topology::made([0, 2, 5], []), Vec::new());
     cpu(&sparse, 5);

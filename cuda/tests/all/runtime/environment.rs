@@ -1,4 +1,4 @@
-//! Settings from variables: each name, its valid values, and the answer to others.
+//! Settings from environment variables: each name, its valid values, and the report of invalid ones.
 
 use larder_core::prmalloc::Window;
 use larder_cuda::runtime::{BadVariable, GpuKind, RuntimeConfig};
@@ -13,7 +13,7 @@ fn read(vars: &[(&str, &str)]) -> (RuntimeConfig, Vec<BadVariable>) {
     RuntimeConfig::from_vars(lookup).unwrap()
 }
 
-/// Asserts that variables change the default settings in one way, and no more.
+/// Asserts that variables change the default settings as `change` does, and in no other way.
 #[track_caller]
 fn assert_read(vars: &[(&str, &str)], change: impl FnOnce(&mut RuntimeConfig)) {
     let mut expected = RuntimeConfig::default();
@@ -21,7 +21,7 @@ fn assert_read(vars: &[(&str, &str)], change: impl FnOnce(&mut RuntimeConfig)) {
     assert_eq!(read(vars), (expected, vec![]), "{vars:?}");
 }
 
-/// Asserts that a text changes nothing and is reported.
+/// Asserts that a value changes nothing and is reported.
 #[track_caller]
 fn assert_bad(name: &'static str, text: &str) {
     let (config, bad) = read(&[(name, text)]);
@@ -45,10 +45,10 @@ fn nothing_set_is_the_default() {
     assert_eq!((config.config_file, config.status_file), (None, None));
 }
 
-/// The texts of a variable that have a value, and those that have none.
+/// A variable's valid texts, with their values, and its invalid texts.
 type Texts<T> = (&'static [(&'static str, T)], &'static [&'static str]);
 
-/// Four words, in any case.
+/// `0`, `1`, `false` and `true`, the words in any case.
 const TRUTHS: Texts<bool> = (
     &[
         ("0", false),
@@ -62,13 +62,13 @@ const TRUTHS: Texts<bool> = (
     &["", "yes", "2", " 1", "01", "true "],
 );
 
-/// Two words, compared letter by letter.
+/// `false` and `true`, in lower case only.
 const WORDS: Texts<bool> = (
     &[("false", false), ("true", true)],
     &["", "1", "0", "True", "FALSE", "true "],
 );
 
-/// Mebibytes that fit 64 bits as bytes.
+/// Mebibytes whose number of bytes fits in 64 bits.
 const MEBIBYTES: Texts<u64> = (
     &[
         ("0", 0),
@@ -213,7 +213,7 @@ fn all_that_is_wrong_is_reported_at_once() {
 
 #[test]
 fn the_environment_itself_can_be_read() {
-    // What it says is the machine's; that it is read and never written is the point.
+    // The values depend on the machine. The environment must not change.
     let before: Vec<_> = std::env::vars_os().collect();
     let _ = RuntimeConfig::from_env();
     assert_eq!(before, std::env::vars_os().collect::<Vec<_>>());

@@ -1,5 +1,5 @@
-//! Every driver call that a runtime makes is refused once: the answer is an allocator or a reason, the slot
-//! stays empty, the next request succeeds, and nothing is left.
+//! Every driver call that a runtime makes is refused once. The request returns an allocator or an error; after an
+//! error the next request succeeds. Nothing is left.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::common::refusal::SWEEP;
 use crate::common::{MIB, alone_and_clean};
 use crate::runtime::rig::{Diary, end, gpu, numa, runtime, ways};
 
-/// Makes all that needs a driver. Streams are the test's: they end when the driver is well, since cudarc tries once.
+/// Makes everything that needs a driver. The caller keeps the streams and drops them once no call is refused, because
+/// cudarc tries to destroy a stream only once.
 fn build(
     runtime: &Runtime,
     options: &GpuOptions,
@@ -48,7 +49,7 @@ fn every_call_refused_once_leaves_an_answer_and_nothing_else() {
             let mut streams = Vec::new();
             let outcome = refusal.around(|| build(&runtime, &way.options, &mut streams));
             assert!(refusal.happened() || outcome.is_ok(), "{outcome:?}");
-            // The driver is well again, and so is the runtime.
+            // The driver refuses no more calls, and the runtime works.
             build(&runtime, &way.options, &mut streams).unwrap();
             drop(streams);
             end(runtime);

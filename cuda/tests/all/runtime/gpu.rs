@@ -1,4 +1,4 @@
-//! The devices' allocators: made once, by the first request, of each kind.
+//! The devices' allocators of each kind, each made once by the first request.
 
 use std::sync::Barrier;
 
@@ -106,7 +106,7 @@ fn of_many_first_requests_for_a_gpu_one_builds() {
     });
 }
 
-/// Blocks on two streams, with work in flight when they are freed, up to the limit.
+/// Allocates and frees blocks on two streams, with work in flight at each free, and requests more than the limit.
 fn exercise(gpu: &GpuAllocator, limit_bytes: u64) {
     let streams = streams(gpu.context(), 2);
     for round in 0..4 {
@@ -171,7 +171,7 @@ fn the_limit_of_each_kind_is_met_exactly() {
     each(kinds(), |way, runtime| {
         let gpu = way.gpu(runtime, 0, 16);
         let stream = stream_of(&gpu);
-        // Guards are memory too: as many bytes in front as the block is aligned to, 16 behind it.
+        // Guards count as well: the front guard has as many bytes as the block's alignment, the tail guard 16.
         let guards = match way.kind {
             GpuKind::MemoryGuard => 256 + 16,
             _ => 0,
@@ -222,12 +222,12 @@ fn memory_of_blocks_that_are_out_is_left_alone_and_reported() {
         let left = &report.left[0];
         assert_eq!((report.blocks(), left.shared), (1, false));
         assert!(left.name == name && left.bytes >= MIB, "{report}");
-        // It is still there, and nobody else's.
+        // The block's memory still exists, and nothing else uses it.
         assert_filled(&stream, block.addr().get(), MIB, 77);
         stream.synchronize().unwrap();
     }
     assert_eq!(control.findings(), Vec::<String>::new());
-    // What was left on purpose is none of the next test's.
+    // Removes the blocks that were left on purpose, before the next test.
     control.reset(2, DEVICE_BYTES);
     drop(turn);
 }
@@ -255,7 +255,7 @@ fn a_tensor_pool_plans_the_steps_of_its_stream() {
         assert!(none.is_none(), "not before its first block");
         let first = gpu.alloc(&stream, 1000).unwrap();
         let pool = gpu.tensor_pool(&stream).unwrap();
-        // Freed on another stream, it is ordered before its own stream gets it again.
+        // After the free on `other`, `stream` reuses the block only behind `other`'s work.
         fill(&stream, first.addr().get(), 1000, 1);
         let memory = gpu.device_allocator().unwrap();
         memory.order_after(&other, &stream).unwrap();

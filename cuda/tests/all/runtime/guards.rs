@@ -1,4 +1,4 @@
-//! `memory_guard`: a device's memory with guards and resets, checked memory for each stream.
+//! `memory_guard`: device memory with guards and resets, checked for each stream.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn guarded(memory_guard: CheckedConfig, test: impl FnOnce(&GpuAllocator, &Arc<Cu
     end(runtime);
 }
 
-/// As upstream's, with alignments kept.
+/// Upstream's guards, but blocks keep their alignment.
 const GUARD: CheckedConfig = CheckedConfig::memory_guard();
 
 /// Writes bytes at an offset from the start of a block.
@@ -45,7 +45,7 @@ fn is_at(find: Option<CheckError>, block: u64, which: Which, offset: i64) {
     assert_eq!(found, (block, which, offset));
 }
 
-/// What a check of everything finds, which is one thing.
+/// Checks all blocks, and returns the one finding.
 #[track_caller]
 fn the_find(gpu: &GpuAllocator) -> Option<CheckError> {
     let mut found = Vec::new();
@@ -121,7 +121,7 @@ fn blocks_begin_where_those_of_the_other_kinds_do_and_hold_no_numbers() {
             (CheckedConfig::new(), 256),
             (CheckedConfig::tensorflow(), 16),
         ] {
-            // Those that wait at the end are nobody's.
+            // Blocks that are still in quarantine at the end are not reported as left.
             guarded(config, |gpu, stream| {
                 let sizes = [1, 16, 255, 256, 257, 4096];
                 let blocks = sizes.map(|bytes| gpu.alloc(stream, bytes).unwrap());
@@ -147,11 +147,11 @@ fn a_free_that_cannot_be_ordered_gives_the_block_back() {
         guarded(GUARD, |gpu, origin| {
             let other = stream_of(gpu);
             let block = gpu.alloc(origin, 100).unwrap();
-            // The other stream's work is something to wait for.
+            // The free has to wait for this work on the other stream.
             let memory = gpu.device_allocator().unwrap();
             memory.order_after(&other, origin).unwrap();
             scribble(&other, &block, 0, 100);
-            // Neither by an event nor by a wait of the host.
+            // The free cannot be ordered by an event, nor by a wait on the host.
             for function in ["cuEventCreate", "cuEventRecord", "cuStreamSynchronize"] {
                 control.fail(Rule::of(function).times(8)).unwrap();
             }
@@ -264,7 +264,8 @@ fn a_freed_block_that_waits_is_compared_and_is_nobodys_at_the_end() {
     });
 }
 
-/// Random blocks on three streams, freed on any of them, some hurt: each damage is found by the free, once.
+/// Allocates random blocks on three streams, frees them on any of these, and damages some before. The free finds each
+/// damage once.
 fn random(seed: u64, gpu: &GpuAllocator) {
     let streams: Vec<_> = (0..3).map(|_| stream_of(gpu)).collect();
     let memory = gpu.device_allocator().unwrap();

@@ -1,4 +1,4 @@
-//! The kind of the memory at an address. Its words are `kind.rs`'s own tests.
+//! The kind of the memory at an address. The unit tests of `kind.rs` cover the names of kinds.
 
 use larder_core::BlockAllocator;
 use larder_cuda::runtime::{GpuKind, MemoryKind};

@@ -1,4 +1,4 @@
-//! The machine: nodes read from a tree like `/sys`, and this machine's own.
+//! The machine's nodes, read from a made-up `/sys` and from this machine's own.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use larder_cuda::runtime::{Binding, Node, Runtime, RuntimeConfig, Topology};
 
 use crate::runtime::rig::{holds, numa, pci, take, write};
 
-/// A tree of files that goes with it.
+/// A tree of files, removed when dropped.
 struct Tree(PathBuf);
 
 impl Tree {

@@ -1,5 +1,5 @@
-//! The runtime: one allocator for each node and each device, made once. The tests of host memory alone need
-//! no driver.
+//! The runtime: one allocator for each node and each device, made once. Tests that use only host memory need no
+//! driver.
 
 mod conformance;
 mod cpu;

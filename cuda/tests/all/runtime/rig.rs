@@ -1,4 +1,4 @@
-//! The parts shared by the tests of the runtime.
+//! Helpers shared by the tests of the runtime.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use larder_cuda::runtime::{
 
 use crate::common::{MIB, alone_and_clean};
 
-/// The stand-in's devices sit on bus 1 and 2.
+/// Returns a device's PCI address. The stand-in's devices are on buses 1 and 2.
 pub(crate) fn pci(bus: u32) -> PciAddress {
     PciAddress {
         domain: 0,
@@ -20,12 +20,12 @@ pub(crate) fn pci(bus: u32) -> PciAddress {
     }
 }
 
-/// A machine of four nodes; the second device hangs on node 2.
+/// Returns a machine of four nodes, with the first device on node 0 and the second on node 2.
 pub(crate) fn four_nodes() -> Topology {
     Topology::made([0, 1, 2, 3], [(pci(1), Node::ZERO), (pci(2), Node::new(2))])
 }
 
-/// The default settings with a change.
+/// Returns the default settings with a change.
 pub(crate) fn with(change: impl FnOnce(&mut RuntimeConfig)) -> RuntimeConfig {
     let mut config = RuntimeConfig::default();
     change(&mut config);
@@ -36,12 +36,12 @@ pub(crate) fn numa() -> RuntimeConfig {
     with(|config| config.numa = true)
 }
 
-/// The settings that choose the kind of host memory.
+/// Returns the settings that choose a kind of host memory.
 pub(crate) fn host_kind(cpu_bfc: impl Into<Option<bool>>, numa: bool) -> RuntimeConfig {
     with(|config| (config.cpu_bfc, config.numa) = (cpu_bfc.into(), numa))
 }
 
-/// The settings of each kind of host memory: best fit, pool, and the global allocator.
+/// Returns the settings of each kind of host memory: best fit, pool, and the global allocator.
 pub(crate) fn host_kinds() -> [RuntimeConfig; 3] {
     [(true, false), (false, true), (false, false)].map(|(bfc, numa)| host_kind(bfc, numa))
 }
@@ -64,24 +64,24 @@ pub(crate) fn unified() -> GpuOptions {
     }
 }
 
-/// A runtime on a machine of four nodes.
+/// Returns a runtime on a machine of four nodes.
 pub(crate) fn runtime(config: RuntimeConfig) -> Runtime {
     with_devices(config, Vec::new())
 }
 
-/// A runtime on a machine of four nodes, with named devices.
+/// Returns a runtime on a machine of four nodes, with the given logical devices.
 pub(crate) fn with_devices(config: RuntimeConfig, devices: Vec<LogicalDevice>) -> Runtime {
     Runtime::with(config, four_nodes(), devices)
 }
 
-/// Ends a runtime of which nothing is in use.
+/// Ends a runtime, and checks that nothing of it is in use.
 #[track_caller]
 pub(crate) fn end(runtime: Runtime) {
     let report = runtime.shutdown().unwrap();
     assert!(report.is_clean(), "{report}");
 }
 
-/// Runs a test with a runtime on the stand-in, which leaves nothing.
+/// Runs a test with a runtime on the stand-in, and checks that nothing is left.
 #[track_caller]
 pub(crate) fn on_gpus(config: RuntimeConfig, test: impl FnOnce(&Runtime)) {
     alone_and_clean(|_| {
@@ -91,7 +91,7 @@ pub(crate) fn on_gpus(config: RuntimeConfig, test: impl FnOnce(&Runtime)) {
     });
 }
 
-/// A way to have memory of a device.
+/// Settings and options that choose a kind of device memory.
 #[derive(Clone)]
 pub(crate) struct Way {
     pub(crate) kind: GpuKind,
@@ -101,7 +101,7 @@ pub(crate) struct Way {
     pub(crate) options: GpuOptions,
 }
 
-/// Each kind of device memory.
+/// Returns a way for each kind of device memory.
 pub(crate) fn kinds() -> Vec<Way> {
     let kinds = [
         (GpuKind::Default, "GPU_1_bfc"),
@@ -119,7 +119,7 @@ pub(crate) fn kinds() -> Vec<Way> {
     kinds.map(way).to_vec()
 }
 
-/// Each kind of device memory, managed memory, and device memory with a little host memory behind it.
+/// Returns all of [`kinds`], managed memory, and device memory with some host memory for when it is full.
 pub(crate) fn ways() -> Vec<Way> {
     let mut ways = kinds();
     let (mut managed, mut behind) = (ways[0].clone(), ways[0].clone());
@@ -132,19 +132,19 @@ pub(crate) fn ways() -> Vec<Way> {
 }
 
 impl Way {
-    /// The allocator of a device, with a limit.
+    /// Returns the allocator of a device, with a limit.
     pub(crate) fn gpu(&self, runtime: &Runtime, id: usize, mebibytes: u64) -> GpuAllocator {
         let given = runtime.gpu_allocator(id, &self.options, mebibytes * MIB);
         given.unwrap().allocator
     }
 
-    /// Says which way fails.
+    /// Names the way in a failure's message.
     pub(crate) fn words(&self) -> String {
         format!("{}, managed: {}", self.name, self.options.unified_memory)
     }
 }
 
-/// Runs a test with a runtime for each way; nothing is left of any.
+/// Runs a test with a runtime for each way, and checks that nothing is left.
 #[track_caller]
 pub(crate) fn each(ways: Vec<Way>, test: impl Fn(&Way, &Runtime)) {
     for way in ways {
@@ -153,7 +153,7 @@ pub(crate) fn each(ways: Vec<Way>, test: impl Fn(&Way, &Runtime)) {
     }
 }
 
-/// The allocator of a device that grows, with a limit.
+/// Returns a device's allocator of the default kind, which grows up to a limit.
 pub(crate) fn gpu(runtime: &Runtime, id: usize, mebibytes: u64) -> GpuAllocator {
     kinds()[0].gpu(runtime, id, mebibytes)
 }
@@ -176,22 +176,22 @@ pub(crate) fn take(allocator: &impl BlockAllocator, bytes: u64) -> Block {
     grant.block
 }
 
-/// Writes over a block of the host.
+/// Fills a block of host memory.
 pub(crate) fn write(block: &Block, value: u8) {
     let start = core::ptr::with_exposed_provenance_mut::<u8>(block.addr().get() as usize);
     // SAFETY: the test holds the block.
     unsafe { start.write_bytes(value, block.bytes() as usize) };
 }
 
-/// Returns whether a block of the host has a value in every byte.
+/// Returns whether every byte of a block of host memory has a value.
 pub(crate) fn holds(block: &Block, value: u8) -> bool {
     let start = core::ptr::with_exposed_provenance::<u8>(block.addr().get() as usize);
-    // SAFETY: the test holds the block and wrote it.
+    // SAFETY: the test holds the block and has written all of it.
     let bytes = unsafe { core::slice::from_raw_parts(start, block.bytes() as usize) };
     bytes.iter().all(|byte| *byte == value)
 }
 
-/// The calls of visitors: who, and for what.
+/// The calls of visitors: the visitor's name and the region.
 #[derive(Clone, Default)]
 pub(crate) struct Diary(Arc<Mutex<Vec<(&'static str, RegionVisit)>>>);
 
@@ -201,7 +201,7 @@ impl Diary {
         Arc::new(move |visit| diary.lock().unwrap().push((name, visit)))
     }
 
-    /// A diary of the regions that come (`alloc`) and go (`free`).
+    /// Returns a diary of regions that are allocated (`alloc`) and freed (`free`).
     pub(crate) fn of(runtime: &Runtime, memory: Visited) -> Self {
         let diary = Self::default();
         let alloc = runtime.add_alloc_visitor(memory, diary.visitor("alloc"));

@@ -9,7 +9,7 @@ use crate::runtime::rig::{cpu, gpu, numa, on_gpus, pinned};
 #[derive(Clone, Copy, Debug)]
 enum Memory {
     Gpu,
-    /// Of a node.
+    /// Memory of a node.
     Pinned(u32),
     Plain(u32),
     Error,
@@ -33,7 +33,7 @@ fn route(
     runtime.route(device, attributes, &GpuOptions::default())
 }
 
-/// A device, whether memory of the host is wanted, whether memory that GPUs use directly is, and what serves.
+/// A device, whether host memory is requested, whether GPUs have to access it directly, and the expected memory.
 type Row = (Device, bool, bool, Memory);
 
 #[track_caller]
@@ -66,21 +66,21 @@ fn s1_6_each_row_of_the_table_and_the_nodes() {
         check(
             runtime,
             &[
-                // A GPU's own memory, whatever else it should be good for.
+                // Requests for a GPU's own memory.
                 (Device::Gpu(1), false, false, Gpu),
                 (Device::Gpu(1), false, true, Gpu),
-                // Its host side is of its node: upstream's pinned one is always of node 0.
+                // Host memory for a GPU is of the GPU's node. Upstream's pinned memory is always of node 0.
                 (Device::Gpu(1), true, true, Pinned(2)),
                 (Device::Gpu(1), true, false, Plain(2)),
                 (Device::Gpu(0), true, true, Pinned(0)),
-                // Processors.
+                // Requests for the CPU.
                 (of_node(3), false, true, Pinned(3)),
                 (of_node(3), false, false, Plain(3)),
                 (of_node(3), true, true, Pinned(3)),
                 (of_node(3), true, false, Plain(3)),
                 (Device::Cpu(None), false, false, Plain(0)),
                 (Device::Cpu(None), false, true, Pinned(0)),
-                // What is not there.
+                // Devices and nodes that do not exist.
                 (Device::Gpu(2), false, false, Error),
                 (Device::Gpu(2), true, false, Error),
                 (of_node(9), false, false, Error),
@@ -111,7 +111,7 @@ fn s1_6_upstreams_switch_makes_pinned_memory_node_zeros() {
         let _ = gpu(runtime, 1, 8);
         let rows = [
             (Device::Gpu(1), true, true, Pinned(0)),
-            // Plain memory is the node's all the same.
+            // The switch does not change plain memory.
             (Device::Gpu(1), true, false, Plain(2)),
         ];
         check(runtime, &rows);

@@ -1,4 +1,4 @@
-//! Upstream has no test of its process state; these are those cases of its devices' tests that use it.
+//! The cases of upstream's device tests that use its process state, which has no tests of its own.
 
 use larder_core::{Block, Placement};
 use larder_cuda::runtime::{
@@ -14,13 +14,13 @@ fn is_on_host(gpu: &GpuAllocator, block: &Block) -> bool {
     gpu.info(block).unwrap().placement == Placement::Host
 }
 
-/// The allocator of device 0 that does not grow, with a limit.
+/// Returns device 0's allocator, which has its whole limit from the start.
 fn whole(runtime: &Runtime, bytes: u64) -> GpuAllocator {
     let given = runtime.gpu_allocator(0, &GpuOptions::default(), bytes);
     given.unwrap().allocator
 }
 
-/// Each virtual device of device 0 has its number, its limit, and no device follows.
+/// Checks that each virtual device of device 0 has its number and its limit, and that there are no more devices.
 fn virtual_devices(mebibytes: &[u64]) {
     alone_and_clean(|_| {
         let devices = LogicalDevice::parts(0, mebibytes);
@@ -58,12 +58,12 @@ fn s1_7_a_fraction_above_one_is_a_limit_above_the_device() {
         assert_eq!(runtime.memory_limit(0, &options), Ok(limit));
         let gpu = runtime.gpu(0, &options).unwrap().allocator;
         assert_eq!(gpu.limit_bytes(), limit);
-        // One block of all of it: the device has no such, and the host behind it has.
+        // One block of the whole limit fits only in host memory.
         let stream = stream_of(&gpu);
         let all = gpu.alloc(&stream, limit / MIB * MIB).unwrap();
         assert!(is_on_host(&gpu, &all));
         gpu.free(&stream, all).unwrap();
-        // In blocks, the device comes first.
+        // Smaller blocks fill the device before the host.
         let blocks = [(); 12].map(|()| gpu.alloc(&stream, 100 * MIB).unwrap());
         let on_host = blocks.each_ref().map(|block| is_on_host(&gpu, block));
         assert!(!on_host[0]);
@@ -181,7 +181,7 @@ fn s7_1_the_planned_share_closes_the_host_side() {
     on_gpus(with(|config| config.planned_percent = 1), |runtime| {
         let gpu = whole(runtime, 16 * MIB);
         let stream = stream_of(&gpu);
-        // One percent of 1 GiB is less than what the device alone has in use.
+        // The first block is already larger than one percent of the device.
         let first = gpu.alloc(&stream, 16 * MIB).unwrap();
         let error = gpu.alloc(&stream, MIB).unwrap_err();
         assert!(matches!(error, DeviceAllocError::Planned { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Visitors: when they are called, in which order, and how long they may be registered.
+//! Visitors: when and in which order they are called, and until when they can be registered.
 
 use larder_core::{Addr, BlockAllocator, Request};
 use larder_cuda::runtime::{Node, RegionVisit, Visited, VisitorLate};
@@ -47,7 +47,7 @@ fn ps_4_a_visitor_that_comes_late_is_refused_and_called_for_nothing() {
     ];
     assert_eq!(added, [Err(late); 2]);
     assert!(late.to_string().contains("before"));
-    // Nor of allocators that are made afterwards.
+    // A late visitor is not called for allocators that are made afterwards either.
     let other = cpu(&runtime, 3);
     let blocks = [take(&memory, 1000), take(&other, 1000)];
     let nodes = diary.visits();
@@ -57,7 +57,7 @@ fn ps_4_a_visitor_that_comes_late_is_refused_and_called_for_nothing() {
     let [one, two] = blocks;
     memory.free(one).unwrap();
     other.free(two).unwrap();
-    // Other memory has lists of its own.
+    // Other kinds of memory have their own lists, so their visitors are not late.
     Diary::of(&runtime, Visited::Pinned(Node::ZERO));
     Diary::of(&runtime, Visited::Gpu(Node::ZERO));
 }
@@ -81,7 +81,7 @@ fn a_refused_region_is_reported_to_nobody() {
 
 #[test]
 fn regions_that_go_with_their_allocator_are_reported_too() {
-    // The global allocator has no regions.
+    // The third kind, the global allocator, has no regions.
     for config in &host_kinds()[..2] {
         let runtime = runtime(config.clone());
         let diary = Diary::of(&runtime, Visited::Cpu);
@@ -95,7 +95,7 @@ fn regions_that_go_with_their_allocator_are_reported_too() {
     }
 }
 
-/// Returns the regions that the visits leave held, each once.
+/// Returns the regions that were allocated and not freed, and checks that no two overlap.
 fn held(diary: &Diary) -> Vec<RegionVisit> {
     let mut held: Vec<RegionVisit> = Vec::new();
     for (name, visit) in diary.visits() {
@@ -114,7 +114,7 @@ fn held(diary: &Diary) -> Vec<RegionVisit> {
     held
 }
 
-/// Returns whether an address lies in one of the regions held.
+/// Returns whether an address is in one of these regions.
 fn is_held(diary: &Diary, at: Addr) -> bool {
     let holds = |visit: &RegionVisit| visit.range.start() <= at && at < visit.range.end();
     held(diary).iter().any(holds)
@@ -126,7 +126,7 @@ fn visitors_of_a_node_are_called_for_its_gpus_alone_and_of_each_region_once() {
     on_gpus(with(|_| ()), |runtime| {
         let [zero, two] = [0, 2].map(|node| Diary::of(runtime, Visited::Gpu(Node::new(node))));
         let of_pinned = Diary::of(runtime, Visited::Pinned(Node::new(1)));
-        // The second device hangs on node 2.
+        // The second device is on node 2.
         let memory = gpu(runtime, 1, 64);
         let late = runtime.add_alloc_visitor(Visited::Gpu(Node::new(3)), zero.visitor("alloc"));
         assert_eq!(late, Err(VisitorLate { memory: "GPU" }));
@@ -176,7 +176,7 @@ fn visitors_hear_that_memory_sleeps_and_wakes() {
             device.wake().unwrap();
             assert!(is_held(&diary, block.addr()), "what woke is known again");
             memory.free(&stream, block).unwrap();
-            // Freed asleep, it goes without a second word.
+            // The region of a block that is freed during the sleep is not reported again.
             let block = memory.alloc(&stream, 7 * MIB).unwrap();
             device.sleep().unwrap();
             memory.free(&stream, block).unwrap();

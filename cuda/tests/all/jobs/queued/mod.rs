@@ -1,5 +1,5 @@
-//! Runs queued on a stream: the device's clock measures its busy time. The stand-in's kernels take time
-//! here, and the time is the stand-in's own.
+//! Runs queued on a stream, whose busy time the device's clock measures. Here the stand-in's kernels take time by
+//! its own clock, which is also the job's.
 
 mod refused;
 
@@ -27,7 +27,7 @@ const PTX: &str = "
 
 unsafe extern "C" fn spin(_: *const KernelCall) {}
 
-/// The stand-in's time is the job's.
+/// The stand-in's clock as a job's clock, with a count of the job's sleeps.
 #[derive(Debug)]
 struct DeviceClock {
     control: &'static StandIn,
@@ -55,7 +55,7 @@ struct World {
     sleeps: Arc<AtomicU64>,
 }
 
-/// A stream of a device, and the kernel there.
+/// Returns a new stream of a device, and the kernel on that device.
 fn device(ordinal: usize) -> (Arc<CudaStream>, CudaFunction) {
     let context = Context::new(ordinal).unwrap();
     let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
@@ -65,7 +65,7 @@ fn device(ordinal: usize) -> (Arc<CudaStream>, CudaFunction) {
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Runs a test with kernels of a duration and a share of the time.
+/// Runs a test in which each kernel takes a given time and the job has a share of the time.
 #[track_caller]
 fn with_world(takes: Duration, percent: i32, test: impl FnOnce(World)) {
     alone_and_clean(|control| test(World::new(control, takes, percent, |_| ())));
@@ -79,7 +79,7 @@ impl World {
         change: impl FnOnce(&mut JobConfig),
     ) -> Self {
         let folder = Folder::new();
-        // SAFETY: the only `jobs_spin` of this program.
+        // SAFETY: the body is empty, so it is sound for every launch.
         unsafe { control.register_kernel("jobs_spin", spin) }.unwrap();
         control.set_kernel_time("jobs_spin", takes).unwrap();
         let (stream, spin) = device(0);
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// A run of launches that are not waited for.
+    /// Queues a run of launches without waiting for them.
     fn queue(&self, launches: u32, paced: bool) {
         let work = || (0..launches).for_each(|_| self.launch(paced));
         let (_, end) = self.job.run_on(&self.stream, 0, work).unwrap();
@@ -126,7 +126,7 @@ impl World {
         assert!(end.warnings.is_empty());
     }
 
-    /// The time in which `act` and what it queued were done, and how much of it the device was busy.
+    /// Returns the time until `act` and its queued work are done, and the part of it in which the device was busy.
     fn measure(&self, act: impl FnOnce()) -> (Duration, Duration) {
         let now = || (self.now(), self.control.busy(0));
         let (start, busy) = now();
@@ -136,7 +136,7 @@ impl World {
         (end - start, busy_then - busy)
     }
 
-    /// Says so in the control file and has the job look.
+    /// Writes a control file with a share of the time and an order to sleep or wake, and polls.
     fn tell(&self, percent: i32, asleep: bool) {
         let order = |file: &mut ControlFile| {
             (file.perf_control, file.asleep) = (Some(percent), Some(asleep));
@@ -153,7 +153,7 @@ impl World {
         self.control.advance(Duration::ZERO)
     }
 
-    /// An allocator of the device that the job manages.
+    /// Returns a new allocator of the device, managed by the job.
     fn manage(&self) -> DeviceAllocator {
         let memory = DeviceAllocator::new(&Context::new(0).unwrap()).unwrap();
         self.job.manage(&memory).unwrap();
@@ -171,7 +171,7 @@ fn a_loop_that_runs_ahead_of_the_device_keeps_it_busy_for_its_share_of_the_time(
                     world.measure(|| (0..runs).for_each(|_| world.queue(launches, paced)));
                 assert_eq!(busy, 2 * MS * launches * runs);
                 let due = busy * 100 / percent as u32;
-                // A pause that is not made yet, and one that was made ahead.
+                // One pause may be outstanding, or one may have been made ahead.
                 let slack = 2 * MS * launches * 100 / percent as u32;
                 assert!(
                     took.abs_diff(due) <= slack,
@@ -197,7 +197,7 @@ fn short_runs_are_joined_and_waited_for_together() {
         assert_eq!(busy, takes * runs);
         assert!(ahead > runs / 2, "{ahead}");
         assert!(took.abs_diff(2 * busy) <= 20 * takes, "{took:?}");
-        // The device is idle once in ten runs, and not after each.
+        // The device is idle once in ten runs, not after each run.
         let pauses = world.sleeps.load(Ordering::Relaxed);
         assert!(pauses.abs_diff(u64::from(runs) / 10) <= 20, "{pauses}");
     });
@@ -218,7 +218,7 @@ fn at_full_share_only_a_run_far_behind_the_host_is_waited_for() {
 
 #[test]
 fn the_status_and_the_actions_have_the_time_of_the_device() {
-    // Nobody waits at full share.
+    // At full share the host does not wait for the run, so its time is not known when it ends.
     for (percent, known, took) in [(100, None, 0), (50, Some(Recorded::Noted), 2)] {
         with_world(2 * MS, percent, |world| {
             let seen = Arc::new(AtomicU64::new(0));
@@ -265,7 +265,7 @@ fn a_suspension_in_a_queued_run_is_not_busy() {
             world.tell(0, false);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    // The launch waits for the device, and then for us.
+                    // The launch below waits for the device, and then for the order of this thread.
                     while world.now() < start + 500 * MS {
                         std::thread::yield_now();
                     }
@@ -312,7 +312,7 @@ fn a_queued_run_that_ends_in_a_suspension_and_a_sleep_is_busy_for_its_own_time()
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 until(|| world.sleep_state() == SleepState::Asleep);
-                // Awake, it is suspended still.
+                // The job wakes, but is still suspended.
                 world.tell(0, false);
                 until(|| world.sleep_state() == SleepState::Awake);
                 world.control.advance(500 * MS);
@@ -329,9 +329,9 @@ fn a_queued_run_that_ends_in_a_suspension_and_a_sleep_is_busy_for_its_own_time()
         assert!(!memory.is_asleep());
         let (took, busy) = world.measure(|| (0..10).for_each(|_| world.queue(1, true)));
         assert_eq!(busy, 20 * MS);
-        // A pause of the run before may come late.
+        // The pause of the previous run may come late.
         assert!(took.abs_diff(40 * MS) <= 4 * MS, "{took:?}");
-        // The newest run is reported by the next one.
+        // The time of a run is reported by the next run.
         world.queue(0, false);
         let report = world.job.pacer().report();
         assert_eq!(report.busy, 24 * MS, "{report:?}");
@@ -344,7 +344,7 @@ fn runs_that_take_longer_than_was_expected_are_noticed_after_four() {
         world.queue(1, false);
         world.control.set_kernel_time("jobs_spin", 2 * MS).unwrap();
         let (took, busy) = world.measure(|| (0..6).for_each(|_| world.queue(1, false)));
-        // The pause for the short run came with the others.
+        // This includes the pause for the short run.
         let due = 12 * MS + Duration::from_micros(1);
         assert_eq!((took, busy), (12 * MS + due, 12 * MS));
     });

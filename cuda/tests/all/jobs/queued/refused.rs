@@ -1,4 +1,4 @@
-//! Queued runs where the driver refuses events, and beside captures.
+//! Queued runs when the driver refuses calls, and during captures.
 
 use cudarc::driver::{DevicePtr, sys};
 use larder_cuda::Context;
@@ -38,7 +38,7 @@ fn a_run_whose_events_are_refused_is_timed_by_the_host() {
                 control.clear_failures();
             }
         }
-        // And then by the device again.
+        // Afterwards, runs are timed by the device again.
         world.queue(1, false);
         world.queue(1, false);
         let (took, busy) = world.measure(|| (0..10).for_each(|_| world.queue(1, false)));
@@ -50,11 +50,11 @@ fn a_run_whose_events_are_refused_is_timed_by_the_host() {
             folder,
             ..
         } = world;
-        // A job keeps no stream.
+        // The job does not keep the stream alive.
         drop((stream, spin));
         assert!(control.alive().iter().all(|alive| alive.kind != "stream"));
         drop(job);
-        // Each of them counts.
+        // The status has every run.
         assert_eq!(folder.status().durations.len() as u64, runs);
     });
 }
@@ -75,7 +75,7 @@ fn a_queued_run_may_be_captured_and_spoils_no_capture() {
         let end = || drop(Graph::end_capture(&stream).expect("a whole capture"));
         let run = |work: &dyn Fn()| drop(job.run_on(&stream, 0, work).unwrap());
         let work = || fill(&stream, address, 64, 1);
-        // A whole run in a capture, one in which it begins, one in which it ends.
+        // Whole runs in a capture, a run in which a capture begins, and one in which it ends.
         begin();
         run(&work);
         run(&work);
