@@ -1,5 +1,5 @@
-//! The choice of the driver: every start happens in a process of its own, which is this test program
-//! again, running only [`child`].
+//! The choice of the driver. Every start happens in a child process, which is this test program again, running only
+//! [`child`].
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use larder_cuda::driver::{Choice, load, load_from_env};
 use larder_cuda_abi::for_each_function;
 
-/// Set in a child: what it is to do.
+/// The variable that tells a child what to do.
 const ACT: &str = "LARDER_TEST_ACT";
 
-/// The first word of the line that a child reports in.
+/// The beginning of the lines in which a child reports.
 const ANSWER: &str = "the answer: ";
 
-/// Does nothing, unless it runs in a child.
+/// Does nothing unless it runs in a child.
 #[test]
 fn child() {
     let Ok(act) = std::env::var(ACT) else { return };
@@ -29,7 +29,7 @@ fn child() {
         }
         "cudarc first" => {
             let mut version = 0;
-            // SAFETY: the number outlives the call.
+            // SAFETY: `version` outlives the call.
             let code = unsafe { cudarc::driver::sys::cuDriverGetVersion(&raw mut version) };
             assert_eq!(code as u32, 0);
             say(load_from_env().map(|_| ()));
@@ -82,7 +82,7 @@ fn say(outcome: Result<(), larder_cuda::LoadError>) {
     }
 }
 
-/// A start in a child.
+/// A child process that starts the driver.
 struct Start {
     command: Command,
 }
@@ -99,7 +99,7 @@ impl Start {
         Self { command }
     }
 
-    /// A load with a choice.
+    /// Loads a driver by the given choice.
     fn of(choice: &str) -> Self {
         Self::new("load").with("LARDER_CUDA_DRIVER", choice)
     }
@@ -109,12 +109,12 @@ impl Start {
         self
     }
 
-    /// Libraries are looked for in this folder first.
+    /// Makes the child search this folder for libraries first.
     fn library(self, folder: &Folder) -> Self {
         self.with("LD_LIBRARY_PATH", &folder.0)
     }
 
-    /// The lines that the child answered.
+    /// Runs the child, and returns the lines that it reported.
     fn answers(mut self) -> String {
         let output = self.command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -126,7 +126,7 @@ impl Start {
         answers.collect::<Vec<_>>().join("\n")
     }
 
-    /// Checks that the answer begins with a text, and has all words.
+    /// Checks that the answer begins with `start` and contains all words.
     #[track_caller]
     fn says(self, start: &str, words: &[&str]) {
         let answers = self.answers();
@@ -137,7 +137,7 @@ impl Start {
     }
 }
 
-/// A folder of its own, removed at the end.
+/// A new temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -157,29 +157,29 @@ impl Drop for Folder {
     }
 }
 
-/// The stand-in beside this program.
+/// Returns the path of the stand-in next to this program.
 fn stand_in_path() -> PathBuf {
     let folder = std::env::current_exe().unwrap();
     folder.parent().unwrap().join("liblarder_cuda_stand_in.so")
 }
 
-/// The answer of a start with the stand-in beside this program.
+/// Returns the beginning of the answer if the stand-in next to this program is loaded.
 fn ours() -> String {
     format!("stand-in at {}", stand_in_path().display())
 }
 
-/// Returns whether this machine has a real driver that works.
+/// Returns whether this machine has a working real driver.
 fn has_real() -> bool {
     real().starts_with("real")
 }
 
-/// Returns the answer of the machine's own driver, or its absence.
+/// Returns the answer of the machine's own driver, or the error if there is none.
 fn real() -> String {
     Start::of("real").answers()
 }
 
-/// Whether a real driver stands in front of what a test puts under the other name: one that is installed,
-/// without a device, is looked at first, and its error is the answer.
+/// Returns whether the answer comes from the machine's own driver instead of a test's library under the other name. A
+/// driver that is installed without a device is tried first, and its error is the answer.
 fn is_of_the_machine(answers: &str) -> bool {
     answers == real() && answers.contains("has no device")
 }
@@ -224,7 +224,7 @@ fn a_second_choice_that_contradicts_is_an_error() {
     Start::new("contradict").says("error the process uses the driver", &[]);
 }
 
-/// A stand-in under the real driver's name, first on the library path.
+/// Makes a folder for the front of the library path, with a stand-in under the real driver's name.
 fn decoy(name: &str) -> Folder {
     let folder = Folder::new(&format!("decoy-{name}"));
     std::fs::copy(stand_in_path(), folder.0.join(name)).unwrap();
@@ -248,7 +248,7 @@ fn a_decoy_is_never_taken_for_the_real_driver() {
 fn a_decoy_under_the_second_name_is_not_taken_either() {
     let folder = decoy("libcuda.so.1");
     let answers = Start::of("real").library(&folder).answers();
-    // A system that has the first name too loads that.
+    // On a system that has the first name too, that library is loaded.
     let refused = answers.starts_with("error ") && answers.contains("poses");
     let other = answers.starts_with("real at /") || is_of_the_machine(&answers);
     assert!(refused || other, "{answers}");
@@ -287,10 +287,10 @@ macro_rules! names {
 
 for_each_function!(names);
 
-/// The version whose functions every driver has.
+/// A version whose functions every driver has.
 const OLDEST: u32 = 10_020;
 
-/// A library with a driver's functions and no stand-in's mark; `None` where there is no compiler.
+/// Builds a library with a driver's functions and without the stand-in's mark. Returns `None` if there is no compiler.
 fn fake_driver(folder: &Path, left_out: &str) -> Option<PathBuf> {
     fake_library(folder, &fake_source(left_out), &[])
 }
@@ -312,8 +312,8 @@ fn fake_source(left_out: &str) -> String {
     source
 }
 
-/// A library under the driver's names, so that none of the machine's is found; `None` where there is no
-/// compiler.
+/// Builds a library under both of the driver's names, so that the machine's driver is not found. Returns `None` if
+/// there is no compiler.
 fn fake_library(folder: &Path, source: &str, options: &[&str]) -> Option<PathBuf> {
     let file = folder.join("fake.rs");
     std::fs::write(&file, source).unwrap();
@@ -367,7 +367,7 @@ fn a_real_driver_that_does_not_work_is_left_for_the_stand_in_with_the_reason() {
     for (variable, reason) in [
         ("FAKE_BROKEN", "CUDA_ERROR_UNKNOWN"),
         ("FAKE_EMPTY", "has no device"),
-        // As NVIDIA's driver answers.
+        // NVIDIA's driver fails in this way.
         ("FAKE_ABSENT", "has no device"),
     ] {
         let start = |choice| Start::of(choice).library(&folder).with(variable, "1");
@@ -427,7 +427,7 @@ fn a_real_driver_without_a_device_that_stays_loaded_does_not_hide_the_stand_in()
     let Some(library) = fake_library(&folder.0, &fake_source(""), &options) else {
         return;
     };
-    // As drivers are installed: the second name is the library, the first one a link to it.
+    // Drivers are installed like this: the second name is the library, the first one a link to it.
     let second = folder.0.join("libcuda.so.1");
     std::fs::rename(&library, &second).unwrap();
     std::os::unix::fs::symlink(&second, &library).unwrap();

@@ -1,5 +1,5 @@
-//! Tests in a process of their own: those that need a driver that was not started, and those that break
-//! their context for good.
+//! Tests in their own process: those that need a driver that is not initialized, and those that break their context for
+//! good.
 
 use std::process::Command;
 
@@ -11,13 +11,13 @@ const VARIABLE: &str = "LARDER_CONFORMANCE_CHILD";
 const LIBRARY: &str = "LARDER_CONFORMANCE_LIBRARY";
 const DONE: &str = "the child's body has run to its end";
 
-/// The name of the test that a body stands in.
+/// Returns the name of the test that contains the closure.
 fn test_of<F>(_: &F) -> &'static str {
     let name = std::any::type_name::<F>().trim_end_matches("::{{closure}}");
     name.split_once("::").expect("the program's name first").1
 }
 
-/// Runs this test again in a process of its own; `body` runs there.
+/// Runs this test again in a child process, where `body` runs.
 pub(crate) fn bare(body: impl FnOnce()) {
     run(test_of(&body), body);
 }
@@ -25,7 +25,7 @@ pub(crate) fn bare(body: impl FnOnce()) {
 fn run(name: &str, body: impl FnOnce()) {
     if std::env::var(VARIABLE).as_deref() == Ok(name) {
         let library = std::env::var(LIBRARY).expect("the parent's driver");
-        // SAFETY: a driver, whose start does nothing; it stays for the rest of the process.
+        // SAFETY: the library is a driver, whose initializers do nothing; it stays loaded for the rest of the process.
         let library = unsafe { Library::new(library) };
         core::mem::forget(library.expect("the parent's driver"));
         body();
@@ -46,8 +46,7 @@ fn run(name: &str, body: impl FnOnce()) {
     assert!(good, "{}: {text}\n{errors}", output.status);
 }
 
-/// A test in a process of its own that NVIDIA's driver passes too, with a context current, which the
-/// body may break.
+/// Runs, in a child process, a test that NVIDIA's driver passes too. A context is current, which the body may break.
 pub(crate) fn portable(body: impl FnOnce(&Gpu)) {
     let name = test_of(&body);
     if std::env::var(VARIABLE).as_deref() == Ok(name) {

@@ -1,4 +1,4 @@
-//! Contexts: one current for each thread, on a stack; primary ones are counted.
+//! Contexts: each thread has a stack of them, of which the top is current; primary contexts are counted.
 
 use std::thread;
 

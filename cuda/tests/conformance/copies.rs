@@ -11,7 +11,7 @@ use crate::{
 };
 
 const BYTES: usize = 4096;
-/// Below every address that a process maps.
+/// An address below all that a process maps.
 const UNKNOWN: DevicePtr = 0x1000;
 
 refusals! {
@@ -26,8 +26,7 @@ refusals! {
     /// Rule: a copy must lie within its allocation, else CUDA_ERROR_INVALID_VALUE (source: CUDA Driver
     /// API, Memory Management, cuMemcpyHtoD, list of errors).
     ///
-    /// Uncertain: the documents do not promise that a driver knows the exact end; the copy here goes
-    /// far past it.
+    /// Uncertain: the documentation does not promise that a driver knows the exact end, so this copy goes far past it.
     fn a_copy_past_the_end_is_refused(device = Device::new(4 << 20)) {
         copy::to_device(device.at, &[1; 64 << 20]),
         copy::fill8(device.at, 1, 64 << 20)

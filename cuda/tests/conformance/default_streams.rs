@@ -1,5 +1,5 @@
-//! The legacy default stream, which waits for blocking streams, as they do for it; the per-thread
-//! default streams.
+//! The legacy default stream, which waits for blocking streams and for which they wait, and the per-thread default
+//! streams.
 
 use std::thread;
 
@@ -14,7 +14,7 @@ use crate::{
 
 const LEGACY: StreamHandle = StreamHandle::NULL;
 
-/// A stream of each kind; the default ones nobody makes.
+/// A kind of stream. The default streams always exist.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Legacy,
@@ -25,7 +25,7 @@ enum Kind {
 use Kind::*;
 
 impl Kind {
-    /// The stream, and its owner.
+    /// Returns a stream of this kind, and its owner if it was created.
     fn stream(self) -> (StreamHandle, Option<Stream>) {
         let made = |stream: Stream| (stream.0, Some(stream));
         match self {
@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// A stream with earlier work, one with later work, and whether the later waits for the earlier.
+/// A stream with earlier work, a stream with later work, and whether the later work waits for the earlier.
 const WAITS: [(Kind, Kind, bool); 8] = [
     // CUDA Driver API, Stream synchronization behavior, Legacy default stream.
     (Blocking, Legacy, true),
@@ -64,7 +64,7 @@ fn streams_wait_for_the_legacy_stream_and_it_for_them() {
         let memory = Device::filled(256, 0);
         let ((first, _first), (second, _second)) = (earlier.stream(), later.stream());
         let hold = Hold::of(first);
-        // Over all of it, if the order is what the fills show.
+        // If the second fill waits, the fills overlap, and the result shows their order.
         let offset = if waits { 0 } else { 128 };
         copy::fill8_async(memory.plus(offset), 1, 256 - offset as usize, first).expect("a fill");
         copy::fill8_async(memory.at, 2, 128, second).expect("a fill");

@@ -62,7 +62,8 @@ fn a_name_ends_in_nul() {
 /// API, Device Management, cuDeviceGetName: "len specifies the maximum length of the string that
 /// may be returned").
 ///
-/// Uncertain: whether a name that is too long is cut with its NUL, or refused; either is taken.
+/// Uncertain: whether a name that is too long is truncated and NUL-terminated, or refused. Either is
+/// accepted.
 #[test]
 fn a_long_name_is_cut_or_refused() {
     let _gpu = portable();

@@ -72,8 +72,8 @@ fn memory_is_freed_once() {
 /// Rule: freeing the null address changes nothing (source: CUDA Runtime API, cudaFree: "if devPtr
 /// is 0, no operation is performed").
 ///
-/// Uncertain: cuMemFree's own text says nothing of it; success and CUDA_ERROR_INVALID_VALUE are
-/// both taken.
+/// Uncertain: the documentation of cuMemFree does not mention this. Success and CUDA_ERROR_INVALID_VALUE are both
+/// accepted.
 #[test]
 fn freeing_null_changes_nothing() {
     let _gpu = portable();
@@ -141,8 +141,8 @@ fn memory_runs_out_and_comes_back() {
 /// synchronization behavior; CUDA Programming Guide, Stream Ordered Memory Allocator: cuMemFree
 /// synchronises, unlike cuMemFreeAsync).
 ///
-/// Uncertain: a wait is not promised in so many words; what is asserted is that such a free does no
-/// harm to the work before it.
+/// Uncertain: the documentation does not promise a wait explicitly. The test asserts that such a free does not harm
+/// earlier work.
 #[test]
 fn a_free_does_no_harm_to_earlier_work() {
     let gpu = portable();

@@ -1,7 +1,7 @@
-//! The one driver of this process, used in turns: tests run one after another, each with the primary
-//! context of device 0 current, and each leaves nothing behind.
+//! The driver of this process, on which tests take turns. Each test has the primary context of device 0 current, and
+//! leaves nothing behind.
 //!
-//! The environment chooses it: `LARDER_CUDA_DRIVER=real` takes NVIDIA's driver, `stand-in` ours.
+//! `LARDER_CUDA_DRIVER` chooses the driver: `real` is NVIDIA's, `stand-in` is ours.
 
 use std::{
     cell::Cell,
@@ -18,32 +18,33 @@ use crate::{
 
 /// Memory of each of the stand-in's devices.
 pub(crate) const STAND_IN_BYTES: u64 = 16 << 30;
-/// How many devices the stand-in has.
+/// Number of the stand-in's devices.
 pub(crate) const STAND_IN_DEVICES: u32 = 2;
 
-/// The driver, which the environment chooses (`LARDER_CUDA_DRIVER`); loaded and started once.
+/// Returns the driver, which is loaded once.
 pub(crate) fn driver() -> &'static Driver {
     static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
     DRIVER.get_or_init(|| driver::load_from_env().expect("a driver"))
 }
 
-/// Its control, if it is the stand-in.
+/// Returns the driver's control if it is the stand-in.
 pub(crate) fn stand_in() -> Option<&'static StandIn> {
     driver().stand_in()
 }
 
-/// Gives the stand-in the bodies of the kernels; a real driver has them from the PTX.
+/// Registers the kernels' bodies with the stand-in; a real driver takes the kernels from the PTX.
 pub(crate) fn register_kernels() {
     let Some(stand_in) = stand_in() else {
         return;
     };
     for (name, body) in kernels::BODIES {
-        // SAFETY: a body for the kernel of that name in `kernels::PTX`, the only one of that name here.
+        // SAFETY: the body is that of the kernel with this name in `kernels::PTX`, and no other kernel here has the
+        // name.
         unsafe { stand_in.register_kernel(name, body) }.expect("a kernel");
     }
 }
 
-/// With `LARDER_STAND_IN_SEED` the stand-in defers the work of every test.
+/// Returns the seed with which the stand-in defers the work of every test, if there is one.
 fn seed() -> Option<u64> {
     std::env::var("LARDER_STAND_IN_SEED").ok()?.parse().ok()
 }
@@ -51,12 +52,12 @@ fn seed() -> Option<u64> {
 /// The primary context of device 0, kept for the whole process.
 static TURN: Mutex<Option<ContextHandle>> = Mutex::new(None);
 
-/// Waits for its turn, as a process that uses no driver itself (its child does).
+/// Waits for the test's turn, without using the driver in this process.
 pub(crate) fn turn() -> MutexGuard<'static, Option<ContextHandle>> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One test's turn on the driver.
+/// A test's turn on the driver.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     context: ContextHandle,
@@ -65,7 +66,7 @@ pub(crate) struct Gpu {
     _turn: MutexGuard<'static, Option<ContextHandle>>,
 }
 
-/// The driver, for a test that NVIDIA's passes too.
+/// Takes a turn on the driver, for a test that NVIDIA's driver passes too.
 pub(crate) fn portable() -> Gpu {
     let mut turn = turn();
     let failed_before = TURN.is_poisoned();
@@ -89,8 +90,8 @@ pub(crate) fn portable() -> Gpu {
     }
 }
 
-/// The stand-in, for a test that would say nothing about NVIDIA's driver; `None` there, after a
-/// line that says why. With `LARDER_TEST_AS_REAL` also `None` on the stand-in, for `cuda/carry.sh`.
+/// Takes a turn on the stand-in, for a test that would say nothing about NVIDIA's driver. Elsewhere, or with
+/// `LARDER_TEST_AS_REAL` (for `cuda/carry.sh`), prints the reason why the test is skipped, and returns `None`.
 pub(crate) fn stand_in_only(reason: &str) -> Option<Gpu> {
     if stand_in().is_none() || std::env::var_os("LARDER_TEST_AS_REAL").is_some() {
         println!("skipped: {} on a real driver: {reason}", this_test());
@@ -99,8 +100,8 @@ pub(crate) fn stand_in_only(reason: &str) -> Option<Gpu> {
     Some(portable())
 }
 
-/// NVIDIA's driver, for a rule that the stand-in does not claim to keep; `None` there, after a line
-/// that says why.
+/// Takes a turn on NVIDIA's driver, for a rule that the stand-in does not claim to obey. On the stand-in, prints the
+/// reason why the test is skipped, and returns `None`.
 pub(crate) fn real_only(reason: &str) -> Option<Gpu> {
     if stand_in().is_some() {
         println!("skipped: {} on the stand-in: {reason}", this_test());
@@ -109,15 +110,15 @@ pub(crate) fn real_only(reason: &str) -> Option<Gpu> {
     Some(portable())
 }
 
-/// Prints the answer to a question in the form that `cuda/hardware/run` collects, and whether the rule holds by it,
-/// which is returned.
+/// Prints the answer to a question in the form that `cuda/hardware/run` collects, and whether the rule holds. Returns
+/// `holds`.
 pub(crate) fn answer(question: &str, answer: &str, number: &str, rule: &str, holds: bool) -> bool {
     let verdict = if holds { "holds" } else { "FALLS" };
     println!("answer: {question} | {answer} | {number} | {verdict}: {rule}");
     holds
 }
 
-/// The number of a device that is not there.
+/// Returns the number of a device that does not exist.
 pub(crate) fn absent_device() -> i32 {
     basic::device_count().expect("a count") + 7
 }
@@ -128,38 +129,38 @@ fn this_test() -> String {
 }
 
 impl Gpu {
-    /// The primary context of device 0.
+    /// Returns the primary context of device 0.
     pub(crate) const fn context(&self) -> ContextHandle {
         self.context
     }
 
-    /// So many bytes of the host's memory may be pinned on the stand-in.
+    /// On the stand-in, sets how many bytes of host memory can be pinned.
     pub(crate) fn may_pin(&self, bytes: u64) {
         if let Some(stand_in) = self.stand_in {
             stand_in.set_pinned(bytes);
         }
     }
 
-    /// Whether host and devices of the stand-in may use managed memory at once.
+    /// On the stand-in, sets whether host and devices may use managed memory at the same time.
     pub(crate) fn manages_concurrently(&self, on: bool) {
         if let Some(stand_in) = self.stand_in {
             stand_in.managed_concurrently(on);
         }
     }
 
-    /// On the stand-in queued work now waits until something forces it, or chance lets it run.
+    /// On the stand-in, defers queued work until a call forces it or chance lets it run.
     pub(crate) fn defer(&self, seed: u64) {
         if let Some(stand_in) = self.stand_in {
             stand_in.schedule_deferred(seed ^ self::seed().unwrap_or(0));
         }
     }
 
-    /// What this test does is a misuse that the stand-in may report.
+    /// Announces that this test misuses the driver, which the stand-in may report.
     pub(crate) fn expect_findings(&self) {
         self.findings_expected.set(true);
     }
 
-    /// A second device's number; `None` after a line that says so.
+    /// Returns the number of a second device. If there is none, prints that the test is skipped, and returns `None`.
     pub(crate) fn second_device(&self) -> Option<i32> {
         if basic::device_count().expect("a count") > 1 {
             return Some(1);

@@ -9,7 +9,7 @@ use larder_cuda_abi::StreamHandle;
 
 use crate::api::stream;
 
-/// A driver that never runs what it should must fail its test, not hang it.
+/// Limits the wait, so that a driver that never runs queued work fails the test instead of hanging it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -18,14 +18,13 @@ struct Gate {
     opened: Condvar,
 }
 
-/// A stream kept busy by a host function, until this is released or dropped.
+/// A stream that a host function keeps busy until this is released or dropped.
 ///
-/// One at a time: a driver may run all host functions on one thread.
+/// Only one may exist at a time, because a driver may run all host functions on one thread.
 #[derive(Debug)]
 pub(crate) struct Hold(Arc<Gate>);
 
 impl Hold {
-    /// Queues the host function.
     pub(crate) fn of(stream: StreamHandle) -> Self {
         let gate = Arc::new(Gate::default());
         let waiting = Arc::clone(&gate);
@@ -43,13 +42,13 @@ impl Hold {
         Self(gate)
     }
 
-    /// Lets the stream go on, and waits for it or for one behind it.
+    /// Lets the stream continue, and waits for it or for a stream behind it.
     pub(crate) fn end(self, stream: StreamHandle) {
         drop(self);
         stream::synchronize(stream).expect("work that ends well");
     }
 
-    /// Lets the stream go on.
+    /// Lets the stream continue.
     pub(crate) fn release(self) {
         drop(self);
     }

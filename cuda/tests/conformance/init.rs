@@ -1,4 +1,4 @@
-//! Starting the driver, and its texts for errors.
+//! Initialization of the driver, and its texts for errors.
 
 use larder_cuda_abi::Code;
 
@@ -91,7 +91,7 @@ fn an_error_is_named_as_its_enumerator() {
     }
 }
 
-/// The codes of ours that a driver of this version has.
+/// Returns the codes that we declare and that a driver of this version has.
 fn codes_of_the_driver() -> impl Iterator<Item = Code> {
     let version = basic::driver_version().expect("a version");
     let since = |code| match code {

@@ -1,25 +1,24 @@
-//! The kernels: as PTX for a device, as host functions for the stand-in.
+//! The kernels, as PTX for a device and as host functions for the stand-in.
 
 use std::ffi::CStr;
 
 use larder_cuda::driver::HostLaunch;
 use larder_cuda_abi::stand_in::{KernelBody, KernelCall};
 
-/// The text of the kernels.
 pub(crate) const PTX: &CStr =
     match CStr::from_bytes_with_nul(concat!(include_str!("../words.ptx"), "\0").as_bytes()) {
         Ok(text) => text,
         Err(_) => panic!("a zero byte within"),
     };
 
-/// Kernels that begin before the one ahead of them has ended, for devices of capability 9.0.
+/// Kernels that start before the previous one has ended, for devices of compute capability 9.0.
 pub(crate) const DEPENDENT_PTX: &CStr =
     match CStr::from_bytes_with_nul(concat!(include_str!("../dependent.ptx"), "\0").as_bytes()) {
         Ok(text) => text,
         Err(_) => panic!("a zero byte within"),
     };
 
-/// The kernels of [`PTX`] that the tests launch, and what each does for the whole grid.
+/// The kernels of [`PTX`] that the tests launch, and the host function that does the work of each for the whole grid.
 pub(crate) const BODIES: [(&str, KernelBody); 5] = [
     ("fill_u32", fill_body),
     ("add_words", add_body),
@@ -28,10 +27,9 @@ pub(crate) const BODIES: [(&str, KernelBody); 5] = [
     ("sum_words_read_only", sum_body),
 ];
 
-/// `fill_u32`.
-///
 /// # Safety
-/// Called by the stand-in with a launch of that kernel.
+///
+/// Only for the stand-in, with a launch of `fill_u32`.
 unsafe extern "C" fn fill_body(call: *const KernelCall) {
     // SAFETY: the caller promises a launch with the parameters of the PTX.
     let launch = unsafe { HostLaunch::of(call) };
@@ -41,12 +39,11 @@ unsafe extern "C" fn fill_body(call: *const KernelCall) {
     }
 }
 
-/// `add_words`.
-///
 /// # Safety
-/// Called by the stand-in with a launch of that kernel.
+///
+/// Only for the stand-in, with a launch of `add_words`.
 unsafe extern "C" fn add_body(call: *const KernelCall) {
-    // SAFETY: the caller promises a launch with the parameters of the PTX; all is read before it is written.
+    // SAFETY: the caller promises a launch with the parameters of the PTX; all values are read before any is written.
     let launch = unsafe { HostLaunch::of(call) };
     let count = launch.count(3).min(launch.threads());
     let words = |index| launch.read::<u32>(index, count).map(<[u32]>::to_vec);
@@ -60,12 +57,11 @@ unsafe extern "C" fn add_body(call: *const KernelCall) {
     }
 }
 
-/// `scale_words`.
-///
 /// # Safety
-/// Called by the stand-in with a launch of that kernel.
+///
+/// Only for the stand-in, with a launch of `scale_words`.
 unsafe extern "C" fn scale_body(call: *const KernelCall) {
-    // SAFETY: the caller promises a launch with the parameters of the PTX; all is read before it is written.
+    // SAFETY: the caller promises a launch with the parameters of the PTX; all values are read before any is written.
     let launch = unsafe { HostLaunch::of(call) };
     let count = launch.count(2).min(launch.threads());
     let Some(from) = launch.read::<u32>(1, count).map(<[u32]>::to_vec) else {
@@ -78,12 +74,11 @@ unsafe extern "C" fn scale_body(call: *const KernelCall) {
     }
 }
 
-/// `sum_words`, whose threads take all words in turns.
-///
 /// # Safety
-/// Called by the stand-in with a launch of that kernel.
+///
+/// Only for the stand-in, with a launch of `sum_words`.
 unsafe extern "C" fn sum_body(call: *const KernelCall) {
-    // SAFETY: the caller promises a launch with the parameters of the PTX; all is read before it is written.
+    // SAFETY: the caller promises a launch with the parameters of the PTX; all values are read before any is written.
     let launch = unsafe { HostLaunch::of(call) };
     let Some(from) = launch.read::<u32>(0, launch.count(1)) else {
         return;

@@ -1,4 +1,4 @@
-//! Functions of the driver by name and version.
+//! The driver's functions by name and version.
 
 use larder_cuda_abi::Code;
 

@@ -1,6 +1,5 @@
-//! NVIDIA's documentation of the CUDA driver, one rule a test, checked through the binding that
-//! programs use: the stand-in must pass as NVIDIA's driver does. The README beside this lists the
-//! rules.
+//! Rules of NVIDIA's documentation of the CUDA driver, one in each test, checked through the binding that programs use.
+//! The stand-in must pass as NVIDIA's driver does. The README in this folder lists the rules.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod api;

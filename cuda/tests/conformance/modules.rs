@@ -102,7 +102,7 @@ fn parameters_are_copied_at_the_launch() {
     let (kernels, stream) = (Kernels::load(), Stream::blocking());
     let memory = Device::filled(1024, 0);
     let hold = Hold::of(stream.0);
-    // The launch overwrites what it gave as soon as it has returned.
+    // The parameters are overwritten as soon as the launch has returned.
     kernels.fill(memory.at, 256, 42, stream.0);
     hold.end(stream.0);
     assert_eq!(memory.words(), [42; 256]);

@@ -1,4 +1,4 @@
-//! Owners of the driver's objects, so that a test ends with nothing left.
+//! Owners of the driver's objects, so that a test leaves nothing behind.
 
 use larder_cuda_abi::{DevicePtr, EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
 
@@ -10,20 +10,19 @@ use crate::{
 /// Memory of cuMemAlloc.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// Where it starts.
     pub(crate) at: DevicePtr,
     bytes: usize,
 }
 
 impl Device {
-    /// Of any content.
+    /// Allocates memory with arbitrary contents.
     pub(crate) fn new(bytes: usize) -> Self {
         let at = memory::alloc(bytes).expect("device memory");
         Self { at, bytes }
     }
 
-    /// Filled, and the fill has ended: a synchronous copy from pageable memory may return when
-    /// its source is staged, so its stream is waited for.
+    /// Allocates and fills memory. A synchronous copy from pageable memory may return once its source is staged, so
+    /// this waits for the stream.
     pub(crate) fn filled(bytes: usize, value: u8) -> Self {
         let new = Self::new(bytes);
         copy::to_device(new.at, &vec![value; bytes]).expect("a copy");
@@ -31,17 +30,17 @@ impl Device {
         new
     }
 
-    /// Its bytes, by a synchronous copy.
+    /// Reads the memory with a synchronous copy.
     pub(crate) fn read(&self) -> Vec<u8> {
         read(self.at, self.bytes)
     }
 
-    /// Its bytes as words.
+    /// Reads the memory as words.
     pub(crate) fn words(&self) -> Vec<u32> {
         words(self.at, self.bytes)
     }
 
-    /// The address `offset` bytes behind the start.
+    /// Returns the address `offset` bytes after the start.
     pub(crate) const fn plus(&self, offset: u64) -> DevicePtr {
         self.at + offset
     }
@@ -53,50 +52,49 @@ impl Drop for Device {
     }
 }
 
-/// Device bytes, by a synchronous copy.
+/// Reads bytes of a device with a synchronous copy.
 pub(crate) fn read(at: DevicePtr, bytes: usize) -> Vec<u8> {
     let mut read = vec![0; bytes];
     copy::to_host(&mut read, at).expect("a copy");
     read
 }
 
-/// Device words, by a synchronous copy.
+/// Reads words of a device with a synchronous copy.
 pub(crate) fn words(at: DevicePtr, bytes: usize) -> Vec<u32> {
     let read = read(at, bytes);
     let (words, _) = read.as_chunks::<4>();
     words.iter().map(|word| u32::from_ne_bytes(*word)).collect()
 }
 
-/// What gives host memory back.
+/// The kind of host memory, which determines how it is released.
 #[derive(Debug)]
 enum Owner {
-    /// cuMemHostAlloc.
+    /// From cuMemHostAlloc.
     Pinned,
-    /// cuMemAllocManaged.
+    /// From cuMemAllocManaged.
     Managed,
-    /// Nobody: ordinary memory, which no driver knows yet.
+    /// Ordinary memory, which the driver does not know yet.
     Pageable(#[expect(dead_code, reason = "keeps the memory")] Vec<u8>),
 }
 
-/// Memory of the host: pinned, managed or pageable. The host may use it while no work of a device is
-/// pending that does.
+/// Host memory: pinned, managed or pageable. The host may use it while no pending work of a device uses it.
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// Where the host sees it.
+    /// The host's address.
     pub(crate) address: usize,
     bytes: usize,
     owner: Owner,
 }
 
 impl Host {
-    /// Pinned and filled by the host.
+    /// Allocates pinned memory, which the host fills.
     pub(crate) fn pinned(bytes: usize, value: u8) -> Self {
         let new = Self::pinned_with(bytes, 0);
         new.fill(value);
         new
     }
 
-    /// Pinned with these flags; holds whatever.
+    /// Allocates pinned memory with these flags and arbitrary contents.
     pub(crate) fn pinned_with(bytes: usize, flags: u32) -> Self {
         Self {
             address: memory::host_alloc(bytes, flags).expect("pinned memory"),
@@ -105,7 +103,7 @@ impl Host {
         }
     }
 
-    /// Managed, of any content.
+    /// Allocates managed memory with arbitrary contents.
     pub(crate) fn managed(bytes: usize, flags: u32) -> Self {
         let at = memory::alloc_managed(bytes, flags).expect("managed memory");
         Self {
@@ -115,7 +113,7 @@ impl Host {
         }
     }
 
-    /// Ordinary memory of whole pages, filled.
+    /// Allocates whole pages of ordinary memory, and fills them.
     pub(crate) fn pageable(bytes: usize, value: u8) -> Self {
         const PAGE: usize = 4096;
         let bytes = bytes.next_multiple_of(PAGE);
@@ -129,24 +127,24 @@ impl Host {
         new
     }
 
-    /// The host writes all of it.
+    /// Fills the memory from the host.
     pub(crate) fn fill(&self, value: u8) {
         for offset in 0..self.bytes {
             let byte = (self.address as *mut u8).wrapping_add(offset);
-            // SAFETY: each byte is alive, and written as a device may read it.
+            // SAFETY: each byte is alive; the write is volatile, because a device may read it.
             unsafe { byte.write_volatile(value) };
         }
     }
 
-    /// As the host sees it.
+    /// Reads the memory from the host.
     pub(crate) fn read(&self) -> Vec<u8> {
         let start = self.address as *const u8;
-        // SAFETY: each byte is alive, and read as a device may write it: one by one, volatile.
+        // SAFETY: each byte is alive; the reads are volatile and bytewise, because a device may write it.
         let byte = |offset| unsafe { start.wrapping_add(offset).read_volatile() };
         (0..self.bytes).map(byte).collect()
     }
 
-    /// As the device sees it, of pageable memory once that is registered.
+    /// Returns the device's address. Pageable memory has to be registered first.
     pub(crate) const fn at(&self) -> DevicePtr {
         unified(self.address)
     }
@@ -162,23 +160,23 @@ impl Drop for Host {
     }
 }
 
-/// A stream.
+/// A stream, destroyed on drop.
 #[derive(Debug)]
 pub(crate) struct Stream(pub(crate) StreamHandle);
 
 impl Stream {
-    /// One that the legacy default stream waits for and that waits for it.
+    /// Creates a stream that waits for the legacy default stream, and for which that stream waits.
     pub(crate) fn blocking() -> Self {
         Self(stream::create(0).expect("a stream"))
     }
 
-    /// One that has nothing to do with the legacy default stream.
+    /// Creates a stream that is independent of the legacy default stream.
     pub(crate) fn non_blocking() -> Self {
         let flags = larder_cuda_abi::constants::STREAM_NON_BLOCKING;
         Self(stream::create(flags).expect("a stream"))
     }
 
-    /// Waits for it.
+    /// Waits for the stream.
     pub(crate) fn finish(&self) {
         stream::synchronize(self.0).expect("work that ends well");
     }
@@ -190,22 +188,20 @@ impl Drop for Stream {
     }
 }
 
-/// An event.
+/// An event, destroyed on drop.
 #[derive(Debug)]
 pub(crate) struct Event(pub(crate) EventHandle);
 
 impl Event {
-    /// With timing.
+    /// Creates an event with timing.
     pub(crate) fn new() -> Self {
         Self::with(0)
     }
 
-    /// With flags.
     pub(crate) fn with(flags: u32) -> Self {
         Self(stream::create_event(flags).expect("an event"))
     }
 
-    /// Recorded.
     pub(crate) fn record(&self, at: StreamHandle) {
         stream::record(self.0, at).expect("a record");
     }
@@ -217,11 +213,10 @@ impl Drop for Event {
     }
 }
 
-/// The module with the kernels, each of which has run once: a driver may load kernels lazily, and loading may wait
-/// for the device.
+/// The module with the kernels. Each has run once, because a driver may load kernels lazily, and loading may wait for
+/// the device.
 #[derive(Debug)]
 pub(crate) struct Kernels {
-    /// The module.
     pub(crate) module: ModuleHandle,
     /// `fill_u32(out, count, value)`.
     pub(crate) fill: FunctionHandle,
@@ -233,7 +228,7 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// Loads them.
+    /// Loads the module and runs each kernel.
     pub(crate) fn load() -> Self {
         gpu::register_kernels();
         let module = module::load(kernels::PTX).expect("a module");
@@ -257,20 +252,20 @@ impl Kernels {
         new
     }
 
-    /// Queues `fill_u32` over `count` words.
+    /// Queues `fill_u32` for `count` words.
     pub(crate) fn fill(&self, out: DevicePtr, count: u32, value: u32, stream: StreamHandle) {
         let parameters = [out, u64::from(count), u64::from(value)];
         module::launch(self.fill, module::Shape::over(count), stream, &parameters)
             .expect("a launch");
     }
 
-    /// `fill_u32` of 256 words over a grid that may be refused.
+    /// Queues `fill_u32` for 256 words, with a grid that may be refused.
     pub(crate) fn try_fill(&self, out: DevicePtr, grid: [u32; 3], block: [u32; 3]) -> Answer {
         let shape = module::Shape { grid, block };
         module::launch(self.fill, shape, StreamHandle::NULL, &[out, 256, 1])
     }
 
-    /// Queues `add_words` over `count` words.
+    /// Queues `add_words` for `count` words.
     pub(crate) fn add(
         &self,
         out: DevicePtr,
@@ -284,20 +279,19 @@ impl Kernels {
             .expect("a launch");
     }
 
-    /// Queues `scale_words` over `count` words in place.
+    /// Queues `scale_words` for `count` words in place.
     pub(crate) fn scale(&self, at: DevicePtr, count: u32, factor: u32, stream: StreamHandle) {
         let parameters = [at, at, u64::from(count), u64::from(factor)];
         module::launch(self.scale, module::Shape::over(count), stream, &parameters)
             .expect("a launch");
     }
 
-    /// Queues `sum_words` over `count` words, which adds them to the word at `to`.
+    /// Queues `sum_words`, which adds `count` words to the word at `to`.
     pub(crate) fn sum(&self, from: DevicePtr, count: u32, to: DevicePtr, stream: StreamHandle) {
         let parameters = [from, u64::from(count), to];
         module::launch(self.sum, module::Shape::WIDE, stream, &parameters).expect("a launch");
     }
 
-    /// Queues `sum_words_read_only`.
     pub(crate) fn sum_read_only(
         &self,
         from: DevicePtr,

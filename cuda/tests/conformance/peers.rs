@@ -9,7 +9,7 @@ use crate::{
     refused::refusals,
 };
 
-/// The primary context of a second device, released at the end.
+/// The primary context of a second device, released on drop.
 #[derive(Debug)]
 struct Second {
     context: ContextHandle,
@@ -23,7 +23,7 @@ impl Second {
         Some(Self { context, device })
     }
 
-    /// Memory of the second device, while its context is current.
+    /// Allocates and fills memory of the second device, with its context current.
     fn filled(&self, bytes: usize, value: u8) -> Device {
         context::push(self.context).expect("a context");
         let memory = Device::filled(bytes, value);

@@ -1,4 +1,4 @@
-//! The answers of cuPointerGetAttribute about an address.
+//! The attributes that cuPointerGetAttribute gives of an address.
 
 use larder_cuda_abi::{Code, DevicePtr, constants};
 
@@ -32,7 +32,7 @@ refusals! {
 /// Addressing, cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_HOST_POINTER: "may be accessed by the host",
 /// CU_POINTER_ATTRIBUTE_IS_MANAGED).
 ///
-/// Uncertain: whether the answer to device memory's host address is an error or null; either is taken.
+/// Uncertain: whether a query for the host address of device memory is an error or answers null. Either is accepted.
 /// The memory type of managed memory may be device, host or unified.
 #[test]
 fn each_kind_of_memory_says_what_it_is() {

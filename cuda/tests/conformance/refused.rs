@@ -4,9 +4,9 @@ use larder_cuda_abi::Code;
 
 use crate::{api::Answer, gpu};
 
-/// The table of refused calls. Of each rule: the test's name, what the calls are made with, the calls,
-/// and their answer: the stand-in's is the first code, a real driver's one of the list, with `_` any
-/// error. What they leave as it was may be said too.
+/// The table of refused calls. Each rule has the test's name, the objects that the calls use, the calls, and the
+/// accepted codes. The stand-in must answer with the first code, a real driver with any of the list; `_` accepts any
+/// error. A rule may also name a value that the calls must leave unchanged.
 macro_rules! refusals {
     ($(
         $(#[$doc:meta])*
@@ -26,7 +26,7 @@ macro_rules! refusals {
 }
 pub(crate) use refusals;
 
-/// A code of a list, or `None` for any.
+/// A code of the list, or `None` for any code.
 macro_rules! code {
     (_) => {
         None

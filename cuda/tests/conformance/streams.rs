@@ -28,7 +28,7 @@ refusals! {
     /// Rule: destroying the legacy or the per-thread stream, which nobody made, is refused (source:
     /// CUDA Driver API, Stream Management, cuStreamDestroy: CUDA_ERROR_INVALID_HANDLE is listed).
     ///
-    /// Uncertain: the documents say nothing about these handles; any error is taken.
+    /// Uncertain: the documentation does not mention these handles. Any error is accepted.
     fn default_streams_cannot_be_destroyed() {
         stream::destroy(StreamHandle::LEGACY), stream::destroy(StreamHandle::PER_THREAD)
     } => INVALID_HANDLE | _;

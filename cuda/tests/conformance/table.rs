@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// What the table says of where a test runs.
+/// The values of the table's third column.
 const EVERYWHERE: &str = "yes";
 const THERE_ONLY: &str = "only there";
 const HERE_ONLY: &str = "no";
 
-/// `module::test` and where it runs, of each test in the sources.
+/// Finds `module::test`, and where it runs, for each test in the sources.
 fn tests_of(folder: &Path, prefix: &str, found: &mut BTreeMap<String, &'static str>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();

@@ -1,4 +1,4 @@
-//! Starting the driver, its version and words for errors, devices.
+//! Initialization, version, error texts, and devices.
 
 use core::{
     ffi::{CStr, c_char},
@@ -25,26 +25,24 @@ bindings! {
     fn can_access_peer(device: i32, peer: i32) -> i32 { |at| cuDeviceCanAccessPeer(at, device, peer) }
 }
 
-/// The text that cuGetErrorName or cuGetErrorString gives.
+/// Copies the text from cuGetErrorName or cuGetErrorString.
 fn text(given: *const c_char) -> String {
-    // SAFETY: the driver answers a static C string.
+    // SAFETY: the driver answers with a static NUL-terminated string.
     let text = unsafe { CStr::from_ptr(given) };
     text.to_string_lossy().into_owned()
 }
 
-/// cuGetErrorName.
 pub(crate) fn error_name(code: u32) -> Answer<String> {
-    // SAFETY: the out argument is `out`'s; the code may be any number.
+    // SAFETY: the out argument is from `out`; the code may be any number.
     out(|at| unsafe { function!(cuGetErrorName)(Code(code), at) }).map(text)
 }
 
-/// cuGetErrorString.
 pub(crate) fn error_string(code: u32) -> Answer<String> {
-    // SAFETY: the out argument is `out`'s; the code may be any number.
+    // SAFETY: the out argument is from `out`; the code may be any number.
     out(|at| unsafe { function!(cuGetErrorString)(Code(code), at) }).map(text)
 }
 
-/// cuDeviceGetName: the bytes of a buffer of `room`, which was full of 0xFF.
+/// Returns all `room` bytes of the buffer passed to cuDeviceGetName, which were 0xFF before.
 pub(crate) fn device_name(device: i32, room: usize) -> Answer<Vec<u8>> {
     let mut text = vec![0xFF_u8; room];
     let length = i32::try_from(room).expect("a short buffer");
@@ -53,7 +51,6 @@ pub(crate) fn device_name(device: i32, room: usize) -> Answer<Vec<u8>> {
     Ok(text)
 }
 
-/// cuDeviceGetPCIBusId, as text.
 pub(crate) fn device_bus(device: i32) -> Answer<String> {
     let mut text = [0_u8; 64];
     // SAFETY: 64 bytes may be written.

@@ -8,7 +8,7 @@ use super::Answer;
 
 bindings! {
     fn begin(stream: StreamHandle, mode: u32) { cuStreamBeginCapture_v2(stream, mode) }
-    /// One of the `CAPTURE_STATUS_…` constants.
+    /// Returns one of the `CAPTURE_STATUS_…` constants.
     fn status(stream: StreamHandle) -> u32 { |at| cuStreamIsCapturing(stream, at) }
     fn instantiate(graph: GraphHandle) -> GraphExecHandle {
         |at| cuGraphInstantiateWithFlags(at, graph, 0)
@@ -19,23 +19,22 @@ bindings! {
     fn node_count(graph: GraphHandle) -> usize { |at| cuGraphGetNodes(graph, null_mut(), at) }
 }
 
-/// cuStreamEndCapture: its answer, and what it wrote over a word that was not null.
+/// Returns the answer of cuStreamEndCapture, and the value that it wrote over a handle that was not null.
 pub(crate) fn end_raw(stream: StreamHandle) -> (Answer, GraphHandle) {
     let mut graph = GraphHandle(usize::MAX);
-    // SAFETY: C2; the out argument is a local's.
+    // SAFETY: C2; the out argument is a local variable.
     let answer = unsafe { function!(cuStreamEndCapture)(stream, &raw mut graph) }.check();
     (answer, graph)
 }
 
-/// cuStreamEndCapture.
 pub(crate) fn end(stream: StreamHandle) -> Answer<GraphHandle> {
     let (answer, graph) = end_raw(stream);
     answer.map(|()| graph)
 }
 
-/// cuThreadExchangeStreamCaptureMode: the thread's mode before.
+/// Returns the thread's previous mode.
 pub(crate) fn exchange_mode(mut mode: u32) -> Answer<u32> {
-    // SAFETY: the argument is a local's.
+    // SAFETY: the argument is a local variable.
     unsafe { function!(cuThreadExchangeStreamCaptureMode)(&raw mut mode) }.check()?;
     Ok(mode)
 }

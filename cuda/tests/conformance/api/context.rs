@@ -6,11 +6,11 @@ bindings! {
     fn retain_primary(device: i32) -> ContextHandle { |at| cuDevicePrimaryCtxRetain(at, device) }
     fn release_primary(device: i32) { cuDevicePrimaryCtxRelease_v2(device) }
     fn reset_primary(device: i32) { cuDevicePrimaryCtxReset_v2(device) }
-    /// Flags, and whether it is active.
+    /// Returns the flags, and whether the context is active.
     fn primary_state(device: i32) -> (u32, i32) {
         |flags, active| cuDevicePrimaryCtxGetState(device, flags, active)
     }
-    /// A further context, current in this thread.
+    /// Creates another context, which becomes current in this thread.
     fn create(flags: u32, device: i32) -> ContextHandle { |at| cuCtxCreate_v2(at, flags, device) }
     fn device() -> i32 { |at| cuCtxGetDevice(at) }
     fn destroy(context: ContextHandle) { cuCtxDestroy_v2(context) }
@@ -19,7 +19,7 @@ bindings! {
     fn set(context: ContextHandle) { cuCtxSetCurrent(context) }
     fn current() -> ContextHandle { |at| cuCtxGetCurrent(at) }
     fn synchronize() { cuCtxSynchronize() }
-    /// The number of the least priority, then of the greatest.
+    /// Returns the numbers of the least and the greatest priority.
     fn priorities() -> (i32, i32) {
         |least, greatest| cuCtxGetStreamPriorityRange(least, greatest)
     }

@@ -1,10 +1,10 @@
-//! Copies and fills. Host memory of asynchronous calls is given by address.
+//! Copies and fills. Asynchronous calls take host memory by address.
 
 use larder_cuda_abi::{ContextHandle, DevicePtr, StreamHandle};
 
 use super::host;
 
-/// Memory of a context.
+/// Memory and its context.
 type Of = (DevicePtr, ContextHandle);
 
 bindings! {

@@ -1,10 +1,10 @@
-//! The driver's functions as the tests call them: a handle has a type of its own, an out argument is
-//! the answer, a code is a number with a name.
+//! The driver's functions as the tests call them. Each handle has its own type, an out argument becomes the result, and
+//! a code is a number with a name.
 //!
-//! They are safe to call because the driver accepts any argument: it refuses device addresses and
-//! handles that it did not give. Invariant C1: host memory given to an asynchronous call by address
-//! stays until the stream has been synchronised, as the owners in `own.rs` and the tests ensure.
-//! Invariant C2: a handle given here came from the driver and was not destroyed, where NVIDIA's
+//! The functions are safe to call because the driver accepts any argument: it refuses device addresses and handles that
+//! it did not give. Invariant C1: host memory that an asynchronous call takes by address stays until the stream has
+//! been synchronised, which the owners in `own.rs` and the tests ensure. Invariant C2: if NVIDIA's documentation calls
+//! anything else undefined, a handle passed here came from the driver and has not been destroyed.
 //! documentation calls anything else undefined.
 
 use std::{ffi::c_void, mem::MaybeUninit};
@@ -15,37 +15,35 @@ use larder_cuda_abi::{
     MemoryHandle, ModuleHandle, PoolHandle, StreamHandle,
 };
 
-/// The driver's function of a name, with the prototype that the table of `larder_cuda_abi` has for
-/// it.
+/// The driver's function with this name, with its prototype from the table of `larder_cuda_abi`.
 macro_rules! function {
     ($name:ident) => {
         $crate::api::symbol::<larder_cuda_abi::functions::$name>(stringify!($name))
     };
 }
 
-/// One call of the driver's, as a row of [`bindings!`] gives it.
+/// One call of the driver, from a row of [`bindings!`].
 ///
-/// SAFETY of all rows: C1 and C2; places for answers are [`out`]'s, and the driver looks every address
-/// and number up.
+/// SAFETY of all rows: C1 and C2; out arguments are from [`out`], and the driver looks up every address and number.
 macro_rules! call {
     ({ |$at:ident| $function:ident($($argument:expr),*) }) => {
-        // SAFETY: as the macro says.
+        // SAFETY: see the macro.
         $crate::api::out(|$at| unsafe { function!($function)($($argument),*) })
     };
     ({ |$at:ident, $second:ident| $function:ident($($argument:expr),*) }) => {
         $crate::api::out_two(|$at, $second| {
-            // SAFETY: as the macro says.
+            // SAFETY: see the macro.
             unsafe { function!($function)($($argument),*) }
         })
     };
     ({ $function:ident($($argument:expr),*) }) => {
-        // SAFETY: as the macro says.
+        // SAFETY: see the macro.
         unsafe { function!($function)($($argument),*) }.check()
     };
 }
 
-/// The table of the plain calls: what a test gives, what it gets, and the driver's function. Names in
-/// bars are places for the answer.
+/// The table of plain calls: the arguments of a test, its result, and the driver's function. Names in bars are out
+/// arguments.
 macro_rules! bindings {
     ($(
         $(#[$doc:meta])*
@@ -70,10 +68,10 @@ pub(crate) mod pool;
 pub(crate) mod stream;
 pub(crate) mod virtual_memory;
 
-/// What a call answers.
+/// The answer of a call.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
-/// Plain data for which all zeroes is a value: numbers, handles, structures of them.
+/// Plain data for which all zeroes is a value: numbers, handles, and structures of them.
 trait Plain: Copy {}
 impl Plain for ContextHandle {}
 impl Plain for EventHandle {}
@@ -92,7 +90,7 @@ impl Plain for f32 {}
 impl Plain for DeviceUuid {}
 impl Plain for *const core::ffi::c_char {}
 
-/// What a call with one out argument writes there.
+/// Returns what a call writes to its out argument.
 fn out<T: Plain>(call: impl FnOnce(*mut T) -> Code) -> Answer<T> {
     let mut value = MaybeUninit::zeroed();
     call(value.as_mut_ptr()).check()?;
@@ -100,7 +98,7 @@ fn out<T: Plain>(call: impl FnOnce(*mut T) -> Code) -> Answer<T> {
     Ok(unsafe { value.assume_init() })
 }
 
-/// What a call with two out arguments writes there.
+/// Returns what a call writes to its two out arguments.
 fn out_two<T: Plain, U: Plain>(call: impl FnOnce(*mut T, *mut U) -> Code) -> Answer<(T, U)> {
     let mut second = MaybeUninit::zeroed();
     let first = out(|at| call(at, second.as_mut_ptr()))?;
@@ -108,10 +106,10 @@ fn out_two<T: Plain, U: Plain>(call: impl FnOnce(*mut T, *mut U) -> Code) -> Ans
     Ok((first, unsafe { second.assume_init() }))
 }
 
-/// A function of the driver by its exported name. Only [`function!`] gives it a type, and
-/// [`lookup::exported`] one that cannot be called.
+/// Returns a function of the driver by its exported name. Only [`function!`] gives the function a type that can be
+/// called; [`lookup::exported`] gives its address.
 fn symbol<F: Copy>(name: &str) -> F {
-    // SAFETY: a library is found, or cudarc panics; `F` is the type of the function of this name.
+    // SAFETY: a library is found, or cudarc panics; `F` is the type of the function with this name.
     let found = unsafe { sys::culib().get::<F>(name) };
     *found.unwrap_or_else(|error| panic!("the driver exports no {name}: {error}"))
 }
@@ -120,7 +118,7 @@ fn host(address: usize) -> *mut c_void {
     address as *mut c_void
 }
 
-/// The address of pinned, registered or managed memory as the device sees it.
+/// Returns the device's address of pinned, registered or managed memory.
 pub(crate) const fn unified(address: usize) -> DevicePtr {
     address as DevicePtr
 }

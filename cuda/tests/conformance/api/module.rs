@@ -11,7 +11,7 @@ use larder_cuda_abi::{Code, DevicePtr, FunctionHandle, LaunchConfig, ModuleHandl
 use super::Answer;
 
 bindings! {
-    /// Of PTX text.
+    /// Loads a module from PTX text.
     fn load(ptx: &CStr) -> ModuleHandle { |at| cuModuleLoadData(at, ptx.as_ptr().cast()) }
     fn unload(module: ModuleHandle) { cuModuleUnload(module) }
     fn function(module: ModuleHandle, name: &CStr) -> FunctionHandle {
@@ -20,29 +20,27 @@ bindings! {
     fn function_attribute(function: FunctionHandle, attribute: u32) -> i32 {
         |at| cuFuncGetAttribute(at, attribute, function)
     }
-    /// Start and length.
+    /// Returns the start and the length.
     fn global(module: ModuleHandle, name: &CStr) -> (DevicePtr, usize) {
         |start, bytes| cuModuleGetGlobal_v2(start, bytes, module, name.as_ptr())
     }
 }
 
-/// How a kernel is launched.
+/// The grid and the blocks of a launch.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    /// Blocks.
     pub(crate) grid: [u32; 3],
-    /// Threads a block.
     pub(crate) block: [u32; 3],
 }
 
 impl Shape {
-    /// More threads than a device runs at once, for kernels whose threads take words in turns.
+    /// More threads than a device runs at once, for kernels in which each thread handles many words.
     pub(crate) const WIDE: Self = Self {
         grid: [1024, 1, 1],
         block: [256, 1, 1],
     };
 
-    /// One thread for each of `count`.
+    /// One thread for each of `count` values.
     pub(crate) const fn over(count: u32) -> Self {
         Self {
             grid: [count.div_ceil(128), 1, 1],
@@ -51,8 +49,8 @@ impl Shape {
     }
 }
 
-/// A place for each parameter: eight bytes, of which the kernel takes as many as it declared, the low
-/// ones first. They are overwritten once the call has returned.
+/// Gives each parameter eight bytes. The kernel reads as many as it declared, the low ones first. All are overwritten
+/// once the call has returned.
 fn with_places(parameters: &[u64], launch: impl FnOnce(*mut *mut c_void) -> Code) -> Answer {
     let mut words = parameters.to_vec();
     let places = words.iter_mut().map(|word| (&raw mut *word).cast());
@@ -61,7 +59,6 @@ fn with_places(parameters: &[u64], launch: impl FnOnce(*mut *mut c_void) -> Code
     answer
 }
 
-/// cuLaunchKernel, with each parameter at a place of its own.
 pub(crate) fn launch(
     function: FunctionHandle,
     shape: Shape,
@@ -70,7 +67,7 @@ pub(crate) fn launch(
 ) -> Answer {
     let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
     with_places(parameters, |places| {
-        // SAFETY: C2; a place for every parameter, each wide enough.
+        // SAFETY: C2; every parameter has a place that is wide enough.
         unsafe {
             function!(cuLaunchKernel)(
                 function,
@@ -89,7 +86,6 @@ pub(crate) fn launch(
     })
 }
 
-/// cuLaunchCooperativeKernel, parameters as in [`launch`].
 pub(crate) fn launch_cooperative(
     function: FunctionHandle,
     shape: Shape,
@@ -98,7 +94,7 @@ pub(crate) fn launch_cooperative(
 ) -> Answer {
     let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
     with_places(parameters, |places| {
-        // SAFETY: C2; a place for every parameter, each wide enough.
+        // SAFETY: C2; every parameter has a place that is wide enough.
         unsafe {
             function!(cuLaunchCooperativeKernel)(
                 function, gx, gy, gz, bx, by, bz, 0, stream, places,
@@ -107,7 +103,6 @@ pub(crate) fn launch_cooperative(
     })
 }
 
-/// cuLaunchKernelEx with attributes; parameters as in [`launch`].
 pub(crate) fn launch_ex(
     function: FunctionHandle,
     shape: Shape,
@@ -124,12 +119,13 @@ pub(crate) fn launch_ex(
         attribute_count: u32::try_from(attributes.len()).expect("a few"),
     };
     with_places(parameters, |places| {
-        // SAFETY: C2; a place for every parameter, each wide enough; as many attributes as it says, which outlive the call.
+        // SAFETY: C2; every parameter has a place that is wide enough; there are as many attributes as `config` says,
+        // and they outlive the call.
         unsafe { function!(cuLaunchKernelEx)(&raw const config, function, places, null_mut()) }
     })
 }
 
-/// Has a kernel begin before the one ahead of it has ended.
+/// Lets a kernel start before the previous one has ended.
 pub(crate) fn begins_early() -> sys::CUlaunchAttribute {
     let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
     value.programmaticStreamSerializationAllowed = 1;
@@ -140,8 +136,8 @@ pub(crate) fn begins_early() -> sys::CUlaunchAttribute {
     }
 }
 
-/// cuLaunchKernel over one block with its parameters packed into one buffer; with `twice` they are
-/// given at places as well.
+/// Launches one block with the parameters packed into one buffer. If `twice` is not empty, it gives them in the other
+/// way as well.
 pub(crate) fn launch_packed(
     function: FunctionHandle,
     threads: u32,
@@ -161,7 +157,7 @@ pub(crate) fn launch_packed(
     let extra = extra.as_mut_ptr();
     with_places(twice, |places| {
         let places = if twice.is_empty() { null_mut() } else { places };
-        // SAFETY: C2; a whole list, and a buffer as long as it says.
+        // SAFETY: C2; the list is complete, and the buffer is as long as it says.
         unsafe {
             function!(cuLaunchKernel)(function, 1, 1, 1, threads, 1, 1, 0, stream, places, extra)
         }

@@ -1,24 +1,22 @@
-//! The driver's attributes of an address.
+//! Attributes of addresses.
 
 use larder_cuda_abi::{DevicePtr, constants as c};
 
 use super::Answer;
 
-/// cuPointerGetAttribute, into eight bytes that were zero: wide enough for each attribute here.
+/// Returns an attribute as eight bytes, which are enough for each attribute here; unwritten bytes are zero.
 pub(crate) fn attribute(attribute: u32, at: DevicePtr) -> Answer<u64> {
     let mut value = 0_u64;
-    // SAFETY: eight bytes are enough for every attribute asked for here.
+    // SAFETY: eight bytes are enough for every attribute that is queried here.
     unsafe { function!(cuPointerGetAttribute)((&raw mut value).cast(), attribute, at) }.check()?;
     Ok(value)
 }
 
-/// Whether it is managed.
 pub(crate) fn is_managed(at: DevicePtr) -> Answer<bool> {
     managed_byte(at).map(|byte| byte != 0)
 }
 
-/// The table of the attributes: a function's name, the attribute, and its type, of whose width the
-/// answer's low bytes are.
+/// The table of attributes: a function's name, the attribute, and its type, which the low bytes of the answer hold.
 macro_rules! attributes {
     ($($name:ident = $attribute:ident as $kind:ty;)*) => {$(
         pub(crate) fn $name(at: DevicePtr) -> Answer<$kind> {

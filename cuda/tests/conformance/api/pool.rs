@@ -1,4 +1,4 @@
-//! Memory pools and allocations in a stream's order.
+//! Memory pools and stream-ordered allocations.
 
 use core::ptr::null_mut;
 
@@ -28,7 +28,7 @@ bindings! {
     }
 }
 
-/// cuMemPoolCreate of pinned memory of a device.
+/// Creates a pool of pinned memory on a device.
 pub(crate) fn create(device: i32) -> Answer<PoolHandle> {
     create_with(&PoolProps {
         kind: constants::MEM_ALLOCATION_TYPE_PINNED,
@@ -41,7 +41,7 @@ pub(crate) fn create(device: i32) -> Answer<PoolHandle> {
     })
 }
 
-/// cuMemPoolGetAttribute, into eight bytes that were zero: wide enough for each.
+/// Returns an attribute as eight bytes, which are enough for each; unwritten bytes are zero.
 pub(crate) fn attribute(pool: PoolHandle, attribute: u32) -> Answer<u64> {
     let mut value = 0_u64;
     // SAFETY: C2; eight bytes are enough for every attribute.
@@ -50,18 +50,15 @@ pub(crate) fn attribute(pool: PoolHandle, attribute: u32) -> Answer<u64> {
     Ok(value)
 }
 
-/// cuMemPoolSetAttribute.
 pub(crate) fn set_attribute(pool: PoolHandle, attribute: u32, mut value: u64) -> Answer {
     // SAFETY: C2; eight bytes are enough for every attribute, and the low ones come first.
     unsafe { function!(cuMemPoolSetAttribute)(pool, attribute, (&raw mut value).cast()) }.check()
 }
 
-/// cuMemPoolGetAccess of one device.
 pub(crate) fn access(pool: PoolHandle, device: i32) -> Answer<u32> {
     access_at(pool, &mut on_device(device))
 }
 
-/// cuMemPoolSetAccess for one device.
 pub(crate) fn set_access(pool: PoolHandle, device: i32, flags: u32) -> Answer {
     let location = on_device(device);
     set_accesses(pool, &[AccessDesc { location, flags }])

@@ -13,7 +13,7 @@ bindings! {
         |at| cuStreamCreateWithPriority(at, flags, priority)
     }
     fn destroy(stream: StreamHandle) { cuStreamDestroy_v2(stream) }
-    /// Of drivers since 12.0.
+    /// Needs a driver of CUDA 12.0 or later.
     fn id(stream: StreamHandle) -> u64 { |at| cuStreamGetId(stream, at) }
     fn query(stream: StreamHandle) { cuStreamQuery(stream) }
     fn synchronize(stream: StreamHandle) { cuStreamSynchronize(stream) }
@@ -25,23 +25,22 @@ bindings! {
     fn record(event: EventHandle, stream: StreamHandle) { cuEventRecord(event, stream) }
     fn query_event(event: EventHandle) { cuEventQuery(event) }
     fn synchronize_event(event: EventHandle) { cuEventSynchronize(event) }
-    /// Milliseconds.
+    /// Returns milliseconds.
     fn elapsed(start: EventHandle, end: EventHandle) -> f32 { |at| cuEventElapsedTime(at, start, end) }
 }
 
-/// cuStreamWaitEvent without flags.
 pub(crate) fn wait(stream: StreamHandle, event: EventHandle) -> Answer {
     wait_with(stream, event, 0)
 }
 
 extern "C" fn run_boxed(data: *mut c_void) {
-    // SAFETY: `host_function` made it of such a box, and the driver calls once.
+    // SAFETY: `host_function` made the pointer from such a box, and the driver calls this once.
     let body = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
     body();
 }
 
-/// cuLaunchHostFunc. A body that never runs is leaked; one captured into a graph must not be made
-/// with this, as it would run more than once.
+/// Queues a host function. A body that never runs is leaked. Not for captures, whose graphs may run a body more than
+/// once.
 pub(crate) fn host_function(stream: StreamHandle, body: impl FnOnce() + Send + 'static) -> Answer {
     let body: Box<dyn FnOnce() + Send> = Box::new(body);
     let data = Box::into_raw(Box::new(body)).cast();

@@ -8,7 +8,7 @@ use larder_cuda_abi::{
 
 use super::Answer;
 
-/// A device as a place of memory.
+/// Returns the location of a device.
 pub(crate) const fn on_device(id: i32) -> Location {
     Location {
         kind: constants::MEM_LOCATION_DEVICE,
@@ -16,7 +16,7 @@ pub(crate) const fn on_device(id: i32) -> Location {
     }
 }
 
-/// Pinned memory of a device; the handle may be exported in the ways of `handle_types`.
+/// Returns the properties of pinned memory on a device that can be exported as `handle_types`.
 pub(crate) const fn properties(device: i32, handle_types: u32) -> AllocationProp {
     AllocationProp {
         kind: constants::MEM_ALLOCATION_TYPE_PINNED,
@@ -55,7 +55,7 @@ bindings! {
         cuMemSetAccess(at, bytes, all.as_ptr(), all.len())
     }
     fn access_of(at: DevicePtr, location: &Location) -> u64 { |flags| cuMemGetAccess(flags, location, at) }
-    /// The descriptor travels in the pointer's bits.
+    /// Takes the descriptor in the bits of a pointer.
     fn import_word(word: usize) -> MemoryHandle {
         |at| cuMemImportFromShareableHandle(at, without_provenance_mut(word), FILE_DESCRIPTOR)
     }
@@ -63,28 +63,25 @@ bindings! {
 
 const FILE_DESCRIPTOR: u32 = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// cuMemSetAccess for one device.
 pub(crate) fn set_access(at: DevicePtr, bytes: usize, device: i32, flags: u32) -> Answer {
     let location = on_device(device);
     set_accesses(at, bytes, &[AccessDesc { location, flags }])
 }
 
-/// cuMemGetAccess of one device.
 pub(crate) fn access(at: DevicePtr, device: i32) -> Answer<u64> {
     access_of(at, &on_device(device))
 }
 
-/// cuMemExportToShareableHandle as a file descriptor.
+/// Exports a handle as a file descriptor.
 pub(crate) fn export(handle: MemoryHandle) -> Answer<i32> {
     let mut descriptor = -1_i32;
     let place = (&raw mut descriptor).cast();
-    // SAFETY: C2; a file descriptor is written, which is an `i32`.
+    // SAFETY: C2; the driver writes a file descriptor, which is an `i32`.
     unsafe { function!(cuMemExportToShareableHandle)(place, handle, FILE_DESCRIPTOR, 0) }
         .check()?;
     Ok(descriptor)
 }
 
-/// cuMemImportFromShareableHandle of a file descriptor.
 pub(crate) fn import(descriptor: i32) -> Answer<MemoryHandle> {
     import_word(usize::try_from(descriptor).expect("an open descriptor"))
 }

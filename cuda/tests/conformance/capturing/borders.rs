@@ -65,7 +65,7 @@ fn a_capture_ends_joined() {
 /// Rule: a capture ends in the stream in which it began, else CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
 /// (source: CUDA Driver API, Data types, CUresult; cuStreamEndCapture).
 ///
-/// Uncertain: whether the capture survives; its own end may succeed or not.
+/// Uncertain: whether the capture survives. Ending it may succeed or fail.
 #[test]
 fn a_capture_ends_where_it_began() {
     let _gpu = portable();

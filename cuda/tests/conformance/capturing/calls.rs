@@ -1,7 +1,8 @@
-//! Which calls a capture allows, by its mode and the mode of the thread that calls, and whether it survives them.
+//! Which calls are allowed during a capture, by its mode and the mode of the calling thread, and whether the capture
+//! survives them.
 //!
-//! A call uses another stream than the one that captures, unless its name ends in `-captured`, and what was made before
-//! the capture began.
+//! A call uses objects that were made before the capture began, and a stream that is not being captured unless the
+//! call's name ends in `-captured`.
 
 use std::{collections::BTreeMap, thread};
 
@@ -20,22 +21,22 @@ use crate::{
 
 const BYTES: usize = 4096;
 
-/// What the calls are made with.
+/// The objects that the calls use.
 struct Rig {
     context: ContextHandle,
-    /// A stream that captures nothing.
+    /// A stream that is not being captured.
     other: Stream,
-    /// The one that does.
+    /// The stream that is being captured.
     captured: Stream,
-    /// Something to capture.
+    /// Memory for the captured work.
     work: Device,
     page: usize,
 }
 
-/// What a call is made with, or makes: an address, or a handle as a number; of mapped memory its handle, too.
+/// The objects of a call: an address, or a handle as a number. Mapped memory has both.
 type Made = [u64; 2];
 
-/// What there is before a call, and after it.
+/// The kind of object that exists before a call, or after it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Nothing,
@@ -43,15 +44,15 @@ enum Kind {
     Pinned,
     Addresses,
     Handle,
-    /// Addresses, and memory for them.
+    /// Addresses, and memory that is not mapped there.
     Unmapped,
-    /// A page that is mapped, without access.
+    /// A mapped page without access.
     Mapped,
-    /// An event that is done, of the other stream.
+    /// A completed event of the other stream.
     Event,
-    /// One of the stream that captures, from before.
+    /// An event of the captured stream, recorded before the capture.
     CapturedEvent,
-    /// Memory of a pool, in the other stream's order.
+    /// Memory of a pool, in the order of the other stream.
     Pooled,
 }
 use Kind::*;
@@ -110,22 +111,22 @@ const fn event(made: u64) -> EventHandle {
     EventHandle(made as usize)
 }
 
-/// A call's name, what there is before it and after it, and the call, which answers what it makes of nothing.
+/// A call's name, the kinds of object before and after the call, and the function that makes the call. If there is no
+/// object before the call, the function returns the object that it creates.
 type Call = (&'static str, Kind, Kind, fn(&Rig, Made) -> Answer<u64>);
 
-/// An answer without a number.
+/// Discards the value of an answer.
 fn done<T>(answer: Answer<T>) -> Answer<u64> {
     answer.map(|_| 0)
 }
 
-/// A table of calls: a name, what there is before and after, and the call.
 macro_rules! calls {
     ($($name:literal $before:ident => $after:ident: |$rig:pat_param, $made:pat_param| $call:expr;)*) => {
         &[$(($name, $before, $after, |$rig, $made| $call)),*]
     };
 }
 
-/// Calls that are unsafe while a stream captures.
+/// Calls that are unsafe during a capture.
 const UNSAFE: &[Call] = calls! {
     "cuMemAlloc" Nothing => Plain: |_, _| memory::alloc(BYTES);
     "cuMemFree" Plain => Nothing: |_, [at, _]| done(memory::free(at));
@@ -142,7 +143,7 @@ const UNSAFE: &[Call] = calls! {
     "cuStreamSynchronize" Nothing => Nothing: |rig, _| done(stream::synchronize(rig.other.0));
 };
 
-/// Calls of which documents say nothing, and which Larder makes in the relaxed mode only.
+/// Calls that the documentation does not mention in this respect, and that Larder makes only in the relaxed mode.
 const OPEN: &[Call] = calls! {
     "cuMemAddressReserve" Nothing => Addresses: |rig, _| vmm::reserve(rig.page, 0, 0, 0);
     "cuMemAddressFree" Addresses => Nothing: |rig, [at, _]| done(vmm::free_address(at, rig.page));
@@ -155,7 +156,7 @@ const OPEN: &[Call] = calls! {
     "cuMemAllocAsync-captured" Nothing => Nothing: |rig, _| pool::alloc(BYTES, rig.captured.0);
 };
 
-/// Calls that say something of the stream or context that captures, and spoil every capture.
+/// Calls that concern the captured stream or its context, and invalidate every capture.
 const NEVER: &[Call] = calls! {
     "cuCtxSynchronize" Nothing => Nothing: |_, _| done(context::synchronize());
     "cuStreamGetId-captured" Nothing => Nothing: |rig, _| stream::id(rig.captured.0);
@@ -163,7 +164,7 @@ const NEVER: &[Call] = calls! {
     "cuStreamSynchronize-captured" Nothing => Nothing: |rig, _| done(stream::synchronize(rig.captured.0));
 };
 
-/// Calls that Larder makes in whatever mode the thread has.
+/// Calls that Larder makes in any mode of the thread.
 const SAFE: &[Call] = calls! {
     "cuMemHostGetDevicePointer" Pinned => Pinned: |_, [at, _]| done(memory::host_device_pointer(at as usize, 0));
     "cuMemGetInfo" Nothing => Nothing: |_, _| done(memory::info());
@@ -178,18 +179,19 @@ const SAFE: &[Call] = calls! {
     "cuStreamIsCapturing-captured" Nothing => Nothing: |rig, _| done(capture::status(rig.captured.0));
 };
 
-/// The capture's mode, the mode of the thread that calls, and whether that is another thread than captures.
+/// A name, the mode of the capture, the mode of the calling thread, and whether that is another thread than the
+/// capturing one.
 #[derive(Clone, Copy)]
 struct Case(&'static str, u32, u32, bool);
 
-/// Where documents refuse unsafe calls.
+/// The cases in which the documentation forbids unsafe calls.
 const STRICT: [Case; 3] = [
     Case("global, own thread", GLOBAL, GLOBAL, false),
     Case("global, other thread", GLOBAL, GLOBAL, true),
     Case("thread-local, own thread", THREAD_LOCAL, GLOBAL, false),
 ];
 
-/// Where they allow them.
+/// The cases in which the documentation allows unsafe calls.
 const LENIENT: [Case; 6] = [
     Case("global, own thread relaxed", GLOBAL, RELAXED, false),
     Case("global, other thread relaxed", GLOBAL, RELAXED, true),
@@ -204,11 +206,11 @@ const LENIENT: [Case; 6] = [
     Case("relaxed, other thread", RELAXED, GLOBAL, true),
 ];
 
-/// What became of a call, and of the capture beside it.
+/// The outcome for a call and for the capture.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Found {
     answer: Answer,
-    /// The capture's state behind the call, and the answer to its end.
+    /// The state of the capture after the call, and the answer when it is ended.
     capture: (Answer<u32>, Answer),
 }
 
@@ -241,7 +243,7 @@ impl Found {
     }
 }
 
-/// Makes a call during a capture.
+/// Makes a call during a capture, and releases the objects.
 fn tried(rig: &Rig, call: &Call, case: Case) -> Found {
     let (&(_, before, after, call), Case(_, mode, thread_mode, is_elsewhere)) = (call, case);
     let made = before.make(rig).expect("what is called with");
@@ -278,7 +280,7 @@ fn tried(rig: &Rig, call: &Call, case: Case) -> Found {
     }
 }
 
-/// Makes each call in every case, prints what became of it, and fails if the rule does not hold in all.
+/// Makes each call in every case and prints the outcomes. Fails unless the rule holds in all cases.
 fn assert_calls(gpu: &Gpu, calls: &[Call], rule: &str, holds: impl Fn(Found, bool) -> bool) {
     let rig = Rig {
         context: gpu.context(),
@@ -322,8 +324,8 @@ fn assert_calls(gpu: &Gpu, calls: &[Call], rule: &str, holds: impl Fn(Found, boo
 /// allowed (source: CUDA Driver API, Stream Management, cuThreadExchangeStreamCaptureMode, "potentially unsafe API
 /// calls"; CUDA Programming Guide, CUDA Graphs, Invalidation).
 ///
-/// Uncertain: the documents name cuMemAlloc alone. The others were seen on an H200 with driver 580, those of events by
-/// pytorch#104487 and pytorch#148594 before.
+/// Uncertain: the documentation names only cuMemAlloc. The other calls were seen to behave so on an H200 with driver
+/// 580, and the calls on events were reported in pytorch#104487 and pytorch#148594.
 #[test]
 fn unsafe_calls_spoil_strict_captures_only() {
     let gpu = portable();
@@ -337,13 +339,13 @@ fn unsafe_calls_spoil_strict_captures_only() {
 /// Rule: no call spoils a capture that is relaxed, or that the calling thread does not mind (source: CUDA Driver API,
 /// Stream Management, cuThreadExchangeStreamCaptureMode: "the local thread is not prohibited").
 ///
-/// Uncertain: whether these calls are unsafe. What a strict capture makes of them is printed, not asserted: on an H200
-/// with driver 580 they are allowed in every mode.
+/// Uncertain: whether these calls are unsafe. The effect on a strict capture is printed, not asserted: on an H200 with
+/// driver 580 they are allowed in every mode.
 #[test]
 fn other_calls_spoil_no_capture_that_is_not_strict() {
     let gpu = portable();
     let rule = "a call in the relaxed mode spoils no capture";
-    // The stand-in captures no memory, and says so.
+    // The stand-in cannot capture memory, and answers so.
     let unsupported = (Err(Code::NOT_SUPPORTED), Found::WHOLE);
     assert_calls(&gpu, OPEN, rule, |found, is_strict| {
         is_strict || found.is_allowed() || (found.answer, found.capture) == unsupported
@@ -364,8 +366,8 @@ fn what_captures_is_neither_waited_for_nor_queried() {
 /// are answered: of the stream that captures whether it does, and what its context is (source: CUDA Driver API, Stream
 /// Management, cuStreamIsCapturing; CUDA Programming Guide, CUDA Graphs, Creating a Graph Using Stream Capture).
 ///
-/// Uncertain: documents say nothing of most of these calls. All of other streams were seen to be allowed on an H200 with
-/// driver 580.
+/// Uncertain: the documentation does not mention most of these calls. On an H200 with driver 580 all that concern other
+/// streams were allowed.
 #[test]
 fn safe_calls_spoil_no_capture() {
     let gpu = portable();

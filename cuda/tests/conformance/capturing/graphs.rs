@@ -107,7 +107,7 @@ fn a_captured_kernel_keeps_its_parameters() {
     let kernels = Kernels::load();
     let (stream, memory) = (Stream::non_blocking(), Device::filled(1024, 0));
     let exec = captured(&stream, || {
-        // The launch overwrites what it gave as soon as it has returned.
+        // The parameters are overwritten as soon as the launch has returned.
         kernels.fill(memory.at, 256, 77, stream.0);
     });
     exec.launch(stream.0);
@@ -161,7 +161,7 @@ fn a_ready_graph_outlives_its_graph() {
 /// Rule: a ready graph destroyed while it runs still ends (source: CUDA Driver API, Graph
 /// Management, cuGraphExecDestroy: its launches may be pending).
 ///
-/// Uncertain: older documents are silent; what is asserted is that the work of a launch before is
+/// Uncertain: older documentation does not mention this. The test asserts only that the work of an earlier launch is
 /// not lost.
 #[test]
 fn a_launched_graph_ends_though_destroyed() {

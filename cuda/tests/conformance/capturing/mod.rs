@@ -24,7 +24,7 @@ fn status(stream: StreamHandle) -> u32 {
     capture::status(stream).expect("a status")
 }
 
-/// Makes a call during a relaxed capture of a stream, which ends before its answer is given.
+/// Makes a call during a relaxed capture of a stream. Ends the capture, and returns the call's answer.
 fn during<T>(stream: &Stream, call: impl FnOnce() -> Answer<T>) -> Answer<T> {
     begin(stream.0, RELAXED);
     let answer = call();
@@ -33,14 +33,14 @@ fn during<T>(stream: &Stream, call: impl FnOnce() -> Answer<T>) -> Answer<T> {
     answer
 }
 
-/// Captures work of a stream and makes it ready to run.
+/// Captures work of a stream and makes it ready to launch.
 fn captured(stream: &Stream, work: impl FnOnce()) -> Exec {
     begin(stream.0, THREAD_LOCAL);
     work();
     Exec::of(&Graph::end(stream.0))
 }
 
-/// A graph, destroyed at the end.
+/// A graph, destroyed on drop.
 #[derive(Debug)]
 struct Graph(GraphHandle);
 
@@ -57,7 +57,7 @@ impl Drop for Graph {
     }
 }
 
-/// A graph ready to run, destroyed at the end.
+/// A graph ready to launch, destroyed on drop.
 #[derive(Debug)]
 struct Exec(GraphExecHandle);
 

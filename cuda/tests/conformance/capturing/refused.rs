@@ -12,7 +12,7 @@ use crate::{
     refused::refusals,
 };
 
-/// An event that is done.
+/// Returns a completed event.
 fn recorded(stream: &Stream) -> Event {
     let event = Event::new();
     event.record(stream.0);
@@ -24,8 +24,8 @@ refusals! {
     /// Rule: capture may not begin in the legacy default stream (source: CUDA Driver API, Stream
     /// Management, cuStreamBeginCapture).
     ///
-    /// Uncertain: the code is not named; CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED is what drivers answer
-    /// and CUDA_ERROR_INVALID_VALUE is in the list of errors.
+    /// Uncertain: the documentation does not name the code. Drivers answer CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and
+    /// CUDA_ERROR_INVALID_VALUE is in the list of errors.
     fn the_legacy_stream_does_not_capture() {
         capture::begin(StreamHandle::NULL, RELAXED), capture::begin(StreamHandle::LEGACY, RELAXED)
     } => STREAM_CAPTURE_UNSUPPORTED | INVALID_VALUE;
@@ -39,7 +39,8 @@ refusals! {
     /// Rule: a stream that captures does not begin another capture (source: CUDA Driver API, Stream
     /// Management, cuStreamBeginCapture: "only … if the stream is not already in capture mode").
     ///
-    /// Uncertain: the code is not named, nor whether the first capture survives; any error is taken.
+    /// Uncertain: the documentation does not name the code, nor say whether the first capture survives. Any error is
+    /// accepted.
     fn a_capture_does_not_begin_twice(stream = Stream::non_blocking()) {
         during(&stream, || capture::begin(stream.0, THREAD_LOCAL))
     } => ILLEGAL_STATE | _;
@@ -61,8 +62,7 @@ refusals! {
     /// Rule: nor does it tell a time (source: CUDA Driver API, Data types, CUresult,
     /// CUDA_ERROR_CAPTURED_EVENT).
     ///
-    /// Uncertain: CUDA_ERROR_INVALID_HANDLE is taken too, which is documented for an event that was not
-    /// recorded.
+    /// Uncertain: CUDA_ERROR_INVALID_HANDLE, which is documented for an event that was not recorded, is accepted too.
     fn a_captured_event_tells_no_time(stream = Stream::non_blocking(), plain = recorded(&stream), event = Event::new()) {
         during(&stream, || {
             event.record(stream.0);
@@ -73,7 +73,7 @@ refusals! {
 
 /// Rule: a mode that does not exist is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Stream
 /// Management, cuStreamBeginCapture, list of errors).
-/// Uncertain: whether a thread takes such a mode; seen to do so on an H200 with driver 580.
+/// Uncertain: whether a thread accepts such a mode. On an H200 with driver 580 it does.
 #[test]
 fn unknown_modes_are_refused() {
     let _gpu = portable();

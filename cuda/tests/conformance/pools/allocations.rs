@@ -1,4 +1,4 @@
-//! Memory allocated and freed in a stream's order.
+//! Stream-ordered allocations and frees.
 
 use larder_cuda_abi::{Code, StreamHandle, constants};
 
@@ -58,7 +58,7 @@ fn allocating_in_a_stream_does_not_wait_for_it() {
 /// Programming Guide, Stream Ordered Memory Allocator: memory freed earlier in the same stream is
 /// reused).
 ///
-/// Uncertain: the address is the driver's choice; that no more is reserved is asserted.
+/// Uncertain: the driver chooses the address. The test asserts that no more memory is reserved.
 #[test]
 fn memory_freed_in_a_stream_is_reused_in_it() {
     let _gpu = portable();
@@ -108,8 +108,8 @@ fn memory_is_freed_in_another_stream() {
 
 /// Rule: cuMemFree frees memory of cuMemAllocAsync (source: CUDA Programming Guide, Stream Ordered
 /// Memory Allocator; CUDA Driver API, cuMemFree: it may have been returned by cuMemAllocAsync).
-/// Uncertain: when the pool counts it as free; on an H200 with driver 580 not after the call, nor after a wait for the
-/// context, nor after the pool's next allocation.
+/// Uncertain: when the pool counts the memory as free. On an H200 with driver 580 it does not after the call, nor after
+/// a wait for the context, nor after the pool's next allocation.
 #[test]
 fn memory_of_a_pool_is_freed_without_a_stream() {
     let _gpu = portable();
@@ -136,7 +136,7 @@ fn ordinary_memory_is_freed_in_a_stream() {
 /// Rule: an allocation of 0 bytes is refused (source: CUDA Driver API, Stream Ordered Memory
 /// Allocator, cuMemAllocAsync; of its errors CUDA_ERROR_INVALID_VALUE fits).
 ///
-/// Uncertain: no sentence says so for this call; success with memory that can be freed is taken.
+/// Uncertain: the documentation does not say this for this call. Success with memory that can be freed is accepted.
 #[test]
 fn an_allocation_of_nothing_in_a_stream_does_no_harm() {
     let _gpu = portable();

@@ -1,4 +1,4 @@
-//! Memory pools and allocations in a stream's order.
+//! Memory pools and stream-ordered allocations.
 
 mod allocations;
 mod properties;
@@ -13,7 +13,7 @@ fn ask(of: PoolHandle, attribute: u32) -> u64 {
     pool::attribute(of, attribute).expect("an attribute")
 }
 
-/// A pool of device 0, destroyed at the end.
+/// A pool of device 0, destroyed on drop.
 #[derive(Debug)]
 struct Pool(PoolHandle);
 

@@ -1,4 +1,4 @@
-//! The current pool, and what a pool counts and keeps.
+//! The current pool of a device, and the counters and properties of pools.
 
 use larder_cuda_abi::{Code, PoolHandle, constants};
 

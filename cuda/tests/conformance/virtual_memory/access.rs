@@ -94,7 +94,7 @@ fn a_new_mapping_starts_without_access() {
 /// Rule: memory set to be read only is not written (source: CUDA Driver API, Data types,
 /// CUmemAccess_flags, CU_MEM_ACCESS_FLAGS_PROT_READ).
 ///
-/// Uncertain: a driver may not support this access; then setting it fails, which is taken.
+/// Uncertain: a driver may not support this access. If setting it fails, that is accepted.
 #[test]
 fn a_write_to_read_only_memory_fails() {
     child::portable(|_| {

@@ -1,9 +1,8 @@
-//! One physical memory at two addresses: work through one address writes what the next work reads
-//! through the other.
+//! One physical memory at two addresses: work writes through one address, and the next work reads through the other.
 //!
-//! Pages that move stay mapped at their old addresses, so Larder relies on this from operation to
-//! operation. A launch that reads before the kernel ahead has ended may be wrong with one address too,
-//! so it decides nothing and is not tried.
+//! Pages that move stay mapped at their old addresses, so Larder relies on this between one operation and the next. A
+//! kernel that reads before the previous kernel has ended may read wrong values even through one address, so such a
+//! launch proves nothing and is not tried.
 
 use larder_cuda_abi::{DevicePtr, StreamHandle, constants};
 
@@ -15,14 +14,15 @@ use crate::{
     own::{Device, Event, Host, Kernels, Stream},
 };
 
-/// By what every round multiplies each word, so that no word is what it was.
+/// Each round multiplies every word by this, so that every word changes.
 const FACTOR: u32 = 3;
 
-/// Memory of several handles at two addresses, ones at first, and a word of plain memory for the sum of each round.
+/// Memory of several handles at two addresses, whose words are 1 at first, and plain memory with a word for the sum of
+/// each round.
 struct Aliased<'a> {
     kernels: &'a Kernels,
     stream: Stream,
-    // Before the handles and the addresses: so they are dropped.
+    // Before the handles and the addresses, so that the mappings are dropped first.
     _mapped: Vec<Mapped>,
     _physical: Vec<Physical>,
     range: Reserved,
@@ -32,7 +32,7 @@ struct Aliased<'a> {
     sums: Device,
 }
 
-/// A round's number, where it writes and where it reads: the addresses take turns.
+/// A round's number, and the addresses at which it writes and reads, which alternate.
 type Round = (u32, DevicePtr, DevicePtr);
 
 impl<'a> Aliased<'a> {
@@ -68,7 +68,7 @@ impl<'a> Aliased<'a> {
         })
     }
 
-    /// What each word is after a round.
+    /// Returns the value of each word after a round.
     const fn word(round: u32) -> u32 {
         FACTOR.wrapping_pow(round + 1)
     }
@@ -81,13 +81,13 @@ impl<'a> Aliased<'a> {
         self.kernels.scale(at, self.words, FACTOR, self.stream.0);
     }
 
-    /// Sums the words up for a round.
+    /// Adds up the words for a round.
     fn sum(&self, at: DevicePtr, round: u32, stream: StreamHandle) {
         let to = self.sum_at(round);
         self.kernels.sum(at, self.words, to, stream);
     }
 
-    /// How many sums are not right, once the stream is done.
+    /// Waits for the stream, and returns how many sums are wrong.
     fn stale(&self) -> usize {
         self.stream.finish();
         let right = |round| self.words.wrapping_mul(Self::word(round));
@@ -96,8 +96,8 @@ impl<'a> Aliased<'a> {
     }
 }
 
-/// Checks that no round of `work` reads what was there before: of one page, and of more memory than a device's cache
-/// has, of several handles.
+/// Checks that no round of `work` reads old values: with one page, and with several handles that have more memory than
+/// a device's cache.
 fn assert_fresh(way: &str, work: impl Fn(&Aliased<'_>)) {
     let is_real = gpu::stand_in().is_none();
     let (large, rounds) = if is_real {

@@ -10,7 +10,7 @@ use crate::{
     refused::refusals,
 };
 
-/// Addresses that were reserved.
+/// Returns addresses that were reserved and freed.
 fn freed_addresses() -> DevicePtr {
     let range = Reserved::new(granule());
     range.at
@@ -20,7 +20,7 @@ refusals! {
     /// Rule: mapping needs reserved addresses (source: CUDA Driver API, Virtual Memory Management,
     /// cuMemMap: the range "must be an address reservation previously reserved").
     fn memory_is_mapped_at_reserved_addresses_only(
-        // Freed last: the next reservation may take the same addresses.
+        // Freed last, because the next reservation may take the same addresses.
         one = Physical::new(granule()), two = Physical::new(2 * granule()),
         range = Reserved::new(granule()), freed = freed_addresses()
     ) {
@@ -164,7 +164,7 @@ fn several_mappings_are_unmapped_at_once() {
 
 /// Rule: an unmapped range has no memory and takes new one (source: CUDA Driver API, Virtual Memory Management,
 /// cuMemUnmap).
-/// Uncertain: whether unmapping what is not mapped is refused; seen not to be on an H200 with driver 580.
+/// Uncertain: whether unmapping a range that is not mapped is refused. On an H200 with driver 580 it is not.
 #[test]
 fn what_is_not_mapped_stays_so_when_it_is_unmapped() {
     let _gpu = portable();
@@ -187,7 +187,7 @@ fn memory_keeps_its_bytes_when_mapped_elsewhere() {
     let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
     let mapped = Mapped::new(range.at, &physical);
     copy::to_device(range.at, &[6; 4096]).expect("a copy");
-    // The copy may be under way, and unmapping waits for nothing.
+    // The copy may still be running, and unmapping does not wait for it.
     context::synchronize().expect("work that ends well");
     drop(mapped);
     let mapped = Mapped::new(range.plus(granule), &physical);

@@ -21,7 +21,7 @@ pub(crate) fn granule() -> usize {
     vmm::granularity(&plain(), constants::MEM_GRANULARITY_MINIMUM).expect("a granularity")
 }
 
-/// Physical memory of device 0, released at the end.
+/// Physical memory of device 0, released on drop.
 #[derive(Debug)]
 struct Physical {
     handle: MemoryHandle,
@@ -41,7 +41,7 @@ impl Drop for Physical {
     }
 }
 
-/// Reserved addresses, freed at the end.
+/// Reserved addresses, freed on drop.
 #[derive(Debug)]
 struct Reserved {
     at: DevicePtr,
@@ -65,7 +65,7 @@ impl Drop for Reserved {
     }
 }
 
-/// A whole handle mapped somewhere, unmapped at the end.
+/// A whole handle mapped at an address, unmapped on drop.
 #[derive(Debug)]
 struct Mapped {
     at: DevicePtr,
@@ -73,14 +73,14 @@ struct Mapped {
 }
 
 impl Mapped {
-    /// Without access for anybody.
+    /// Maps a handle without access for any device.
     fn bare(at: DevicePtr, physical: &Physical) -> Self {
         vmm::map(at, physical.bytes, 0, physical.handle).expect("a mapping");
         let bytes = physical.bytes;
         Self { at, bytes }
     }
 
-    /// With access for device 0.
+    /// Maps a handle with access for device 0.
     fn new(at: DevicePtr, physical: &Physical) -> Self {
         let new = Self::bare(at, physical);
         vmm::set_access(at, new.bytes, 0, READ_WRITE).expect("access");

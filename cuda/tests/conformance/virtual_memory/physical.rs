@@ -13,7 +13,7 @@ use crate::{
 refusals! {
     /// Rule: the location is a device that is there (source: CUDA Driver API, Virtual Memory
     /// Management, cuMemCreate, list of errors: CUDA_ERROR_INVALID_VALUE or CUDA_ERROR_INVALID_DEVICE).
-    /// Uncertain: whether a granularity is that of a device that is there; on an H200 with driver 580 any has one.
+    /// Uncertain: whether only an existing device has a granularity. On an H200 with driver 580 any number has one.
     fn physical_memory_is_of_a_device_that_is_there(
         absent = vmm::properties(gpu::absent_device(), constants::MEM_HANDLE_TYPE_NONE)
     ) {
@@ -123,7 +123,7 @@ fn a_handle_is_given_for_what_is_mapped_and_released_once_more() {
     vmm::release(first).expect("a release");
     let again = vmm::retain(range.at + 100).expect("a handle");
     vmm::unmap(range.at, granule).expect("no mapping");
-    // The memory is there still.
+    // The memory still exists.
     vmm::map(range.plus(granule), granule, 0, again).expect("a mapping");
     vmm::release(again).expect("a release");
     vmm::unmap(range.plus(granule), granule).expect("no mapping");

@@ -99,7 +99,7 @@ fn eight_times_the_device_is_reserved_in_one_piece() {
 /// Rule: the address is a wish; the driver may give another (source: CUDA Driver API, Virtual
 /// Memory Management, cuMemAddressReserve: `addr` is a "hint").
 ///
-/// Uncertain: whether a free range that was wished for is given; only that some range is.
+/// Uncertain: whether a requested range that is free is given. The test asserts only that some range is.
 #[test]
 fn a_wished_address_is_a_hint() {
     let _gpu = portable();

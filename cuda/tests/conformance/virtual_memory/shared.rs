@@ -21,9 +21,9 @@ fn exportable(bytes: usize) -> Physical {
     Physical { handle, bytes }
 }
 
-/// The owner of a descriptor the driver gave, which closes it.
+/// Takes ownership of a descriptor from the driver.
 fn owned(descriptor: i32) -> File {
-    // SAFETY: the driver has just given it to us.
+    // SAFETY: the driver has just created the descriptor for this process.
     File::from(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -72,7 +72,7 @@ fn an_imported_handle_keeps_the_memory() {
     let file = owned(descriptor);
     let mapped = Mapped::new(range.at, &physical);
     copy::to_device(range.at, &[3; 256]).expect("a copy");
-    // The copy may be under way, and unmapping waits for nothing.
+    // The copy may still be running, and unmapping does not wait for it.
     context::synchronize().expect("work that ends well");
     drop(mapped);
     let handle = vmm::import(descriptor).expect("a handle");
