@@ -168,7 +168,6 @@ fn ours() -> String {
     format!("stand-in at {}", stand_in_path().display())
 }
 
-/// Returns whether this machine has a working real driver.
 fn has_real() -> bool {
     real().starts_with("real")
 }
@@ -278,7 +277,6 @@ fn a_driver_that_cudarc_has_already_is_noticed() {
         .says("error cudarc uses another driver", &[]);
 }
 
-/// The names of the driver's functions, and the versions that introduced them.
 macro_rules! names {
     ($(fn $name:ident $parameters:tt since $version:literal;)*) => {
         const FUNCTIONS: &[(&str, u32)] = &[$((stringify!($name), $version)),*];

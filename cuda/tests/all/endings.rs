@@ -18,7 +18,6 @@ use larder_cuda::{
 };
 use larder_cuda_abi::Code;
 
-/// Number of objects of each kind.
 const MANY: u64 = 50;
 
 /// Objects of every kind, each holding something.

@@ -8,7 +8,6 @@ use larder_cuda::{
 use crate::common::setup::Setup;
 use crate::common::{DEVICE_BYTES, MIB, alone_and_clean, assert_filled, fill};
 
-/// Returns the bytes of all reservations.
 fn reserved(control: &StandIn) -> u64 {
     let alive = control.alive();
     let found = alive.iter().find(|alive| alive.kind == "reservation");

@@ -23,7 +23,6 @@ impl PageDriver for SharedPages {
     }
 }
 
-/// An object of every kind.
 struct Objects {
     context: Context,
     device: DeviceMemory,

@@ -35,7 +35,6 @@ struct Scenario<'a> {
     refusal: &'a Refusal,
     memory: DeviceAllocator,
     streams: Vec<Arc<CudaStream>>,
-    /// The blocks in use, by name.
     live: Vec<(&'static str, Live)>,
     values: u8,
     way: Way,
@@ -94,7 +93,6 @@ impl Scenario<'_> {
         self.live.push((name, live));
     }
 
-    /// Removes a block from those in use.
     fn take(&mut self, name: &str) -> Option<Live> {
         let place = self.live.iter().position(|(own, _)| *own == name)?;
         Some(self.live.swap_remove(place).1)
@@ -195,7 +193,6 @@ impl Scenario<'_> {
     }
 
     fn run_inside(&mut self) {
-        // Memory is created.
         self.alloc("a", 0, 3 * MIB, true);
         self.alloc("b", 1, 2 * MIB, true);
         self.alloc("c", 2, 4096, true);
@@ -204,7 +201,6 @@ impl Scenario<'_> {
         self.free("a");
         self.alloc("a", 1, 3 * MIB, true);
         self.refusal.around(|| self.memory.end_step());
-        // Two streams use one block.
         self.free_on_both("b", 0);
         self.alloc("b", 2, 2 * MIB, true);
         self.check_all();
@@ -270,7 +266,6 @@ fn sweep(seed: fn(u64) -> Option<u64>, way: Way) {
             };
             scenario.run();
         }
-        // The allocator is dropped with blocks in use.
         let Scenario {
             refusal,
             memory,

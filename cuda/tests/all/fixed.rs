@@ -9,7 +9,6 @@ use crate::common::graph::Graph;
 use crate::common::setup::Setup;
 use crate::common::{CODES, MIB, alone_and_clean, fill, under_all_schedules};
 
-/// Returns the number of objects of a kind, and their bytes.
 fn alive(control: &StandIn, kind: &str) -> (u64, u64) {
     let alive = control.alive();
     let found = alive.iter().find(|alive| alive.kind == kind);

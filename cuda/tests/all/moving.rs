@@ -27,14 +27,11 @@ use crate::programs::memories::Memory;
 use crate::programs::player::{Player, World, streams};
 use crate::programs::words::Outcome;
 
-/// Number of seeds for each kind of program.
 const SEEDS: u64 = 500;
 
-/// Numbers of acts and of streams in a program.
 const ACTS: usize = 80;
 const STREAMS: usize = 3;
 
-/// Maximum number of pages in a pool.
 const PAGES: u64 = 14;
 
 type Pool<P> = Shared<P, VirtualMemory>;
@@ -51,7 +48,6 @@ struct Queue {
 struct InOrder<P: BestFit> {
     context: Context,
     pool: Pool<P>,
-    /// Releases idle memory.
     relieve: fn(&Pool<P>),
     /// Frees blocks as if no work used them any more, which is a mistake.
     forgets: bool,
@@ -200,7 +196,6 @@ where
     (0..ACTS).try_for_each(|_| player.act(&draw.act()))?;
     player.end(false)?;
     control.schedule_eagerly();
-    // All work is done.
     for (index, queue) in memory.queues.lock().unwrap().1.iter_mut().enumerate() {
         memory
             .pool
@@ -210,12 +205,10 @@ where
     Ok(memory)
 }
 
-/// How a program behaves.
 #[derive(Clone, Copy)]
 struct Manner {
     backing: Backing,
     forgets: bool,
-    /// The driver refuses some calls.
     refused: bool,
 }
 

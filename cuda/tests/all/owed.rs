@@ -13,10 +13,9 @@ use larder_cuda::{
     StreamAllocator, VmemAllocator, VmemConfig,
 };
 
-/// Number of deferred schedules.
 const SEEDS: u64 = 10;
 
-/// Makes an owner of memory that queued work of a stream still uses. Dropping the owner ends it.
+/// Makes an owner of memory that queued work of a stream still uses.
 type Make = fn(&Context, &Arc<CudaStream>) -> Box<dyn Send>;
 
 fn device(context: &Context, stream: &Arc<CudaStream>) -> Box<dyn Send> {
@@ -67,7 +66,6 @@ const ALL: [(&str, Make); 3] = [
     ("pinned", pinned),
 ];
 
-/// Returns the bytes of all memory of any kind.
 fn held(control: &StandIn) -> u64 {
     let kinds = ["handle", "pinned", "device"];
     let alive = control.alive();

@@ -15,7 +15,6 @@ use larder_cuda::{
 /// Number of streams in an ordinary run; `LARDER_STREAMS` sets another.
 const STREAMS: u64 = 1000;
 
-/// Number of deferred schedules.
 const SEEDS: u64 = 20;
 
 fn config() -> DeviceConfig {

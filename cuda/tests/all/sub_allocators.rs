@@ -39,14 +39,12 @@ fn blocks_over<S: SubAllocator>(context: &Context, source: S) {
     assert_eq!(pool.stats().reserved_bytes, 0, "idle regions went back");
 }
 
-/// Reads host memory.
 fn bytes_at(at: u64, bytes: usize) -> Vec<u8> {
     let start = std::ptr::with_exposed_provenance::<u8>(at as usize);
     // SAFETY: pinned memory that the test holds and that no queued work uses.
     unsafe { std::slice::from_raw_parts(start, bytes) }.to_vec()
 }
 
-/// Returns a source of managed memory if the device supports it.
 fn managed(context: &Context) -> Option<ManagedMemory> {
     match ManagedMemory::new(context) {
         Ok(source) => Some(source),

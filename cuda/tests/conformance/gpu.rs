@@ -18,7 +18,6 @@ use crate::{
 
 /// Memory of each of the stand-in's devices.
 pub(crate) const STAND_IN_BYTES: u64 = 16 << 30;
-/// Number of the stand-in's devices.
 pub(crate) const STAND_IN_DEVICES: u32 = 2;
 
 /// Returns the driver, which is loaded once.
@@ -27,7 +26,6 @@ pub(crate) fn driver() -> &'static Driver {
     DRIVER.get_or_init(|| driver::load_from_env().expect("a driver"))
 }
 
-/// Returns the driver's control if it is the stand-in.
 pub(crate) fn stand_in() -> Option<&'static StandIn> {
     driver().stand_in()
 }
@@ -118,7 +116,6 @@ pub(crate) fn answer(question: &str, answer: &str, number: &str, rule: &str, hol
     holds
 }
 
-/// Returns the number of a device that does not exist.
 pub(crate) fn absent_device() -> i32 {
     basic::device_count().expect("a count") + 7
 }
@@ -129,7 +126,6 @@ fn this_test() -> String {
 }
 
 impl Gpu {
-    /// Returns the primary context of device 0.
     pub(crate) const fn context(&self) -> ContextHandle {
         self.context
     }

@@ -48,7 +48,6 @@ impl Hold {
         stream::synchronize(stream).expect("work that ends well");
     }
 
-    /// Lets the stream continue.
     pub(crate) fn release(self) {
         drop(self);
     }

@@ -7,7 +7,6 @@ use crate::{
     gpu, kernels,
 };
 
-/// Memory of cuMemAlloc.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) at: DevicePtr,
@@ -30,17 +29,14 @@ impl Device {
         new
     }
 
-    /// Reads the memory with a synchronous copy.
     pub(crate) fn read(&self) -> Vec<u8> {
         read(self.at, self.bytes)
     }
 
-    /// Reads the memory as words.
     pub(crate) fn words(&self) -> Vec<u32> {
         words(self.at, self.bytes)
     }
 
-    /// Returns the address `offset` bytes after the start.
     pub(crate) const fn plus(&self, offset: u64) -> DevicePtr {
         self.at + offset
     }
@@ -52,14 +48,12 @@ impl Drop for Device {
     }
 }
 
-/// Reads bytes of a device with a synchronous copy.
 pub(crate) fn read(at: DevicePtr, bytes: usize) -> Vec<u8> {
     let mut read = vec![0; bytes];
     copy::to_host(&mut read, at).expect("a copy");
     read
 }
 
-/// Reads words of a device with a synchronous copy.
 pub(crate) fn words(at: DevicePtr, bytes: usize) -> Vec<u32> {
     let read = read(at, bytes);
     let (words, _) = read.as_chunks::<4>();
@@ -87,7 +81,6 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Allocates pinned memory, which the host fills.
     pub(crate) fn pinned(bytes: usize, value: u8) -> Self {
         let new = Self::pinned_with(bytes, 0);
         new.fill(value);
@@ -103,7 +96,6 @@ impl Host {
         }
     }
 
-    /// Allocates managed memory with arbitrary contents.
     pub(crate) fn managed(bytes: usize, flags: u32) -> Self {
         let at = memory::alloc_managed(bytes, flags).expect("managed memory");
         Self {
@@ -127,7 +119,6 @@ impl Host {
         new
     }
 
-    /// Fills the memory from the host.
     pub(crate) fn fill(&self, value: u8) {
         for offset in 0..self.bytes {
             let byte = (self.address as *mut u8).wrapping_add(offset);
@@ -136,7 +127,6 @@ impl Host {
         }
     }
 
-    /// Reads the memory from the host.
     pub(crate) fn read(&self) -> Vec<u8> {
         let start = self.address as *const u8;
         // SAFETY: each byte is alive; the reads are volatile and bytewise, because a device may write it.
@@ -176,7 +166,6 @@ impl Stream {
         Self(stream::create(flags).expect("a stream"))
     }
 
-    /// Waits for the stream.
     pub(crate) fn finish(&self) {
         stream::synchronize(self.0).expect("work that ends well");
     }
@@ -252,7 +241,6 @@ impl Kernels {
         new
     }
 
-    /// Queues `fill_u32` for `count` words.
     pub(crate) fn fill(&self, out: DevicePtr, count: u32, value: u32, stream: StreamHandle) {
         let parameters = [out, u64::from(count), u64::from(value)];
         module::launch(self.fill, module::Shape::over(count), stream, &parameters)
@@ -265,7 +253,6 @@ impl Kernels {
         module::launch(self.fill, shape, StreamHandle::NULL, &[out, 256, 1])
     }
 
-    /// Queues `add_words` for `count` words.
     pub(crate) fn add(
         &self,
         out: DevicePtr,
@@ -279,7 +266,6 @@ impl Kernels {
             .expect("a launch");
     }
 
-    /// Queues `scale_words` for `count` words in place.
     pub(crate) fn scale(&self, at: DevicePtr, count: u32, factor: u32, stream: StreamHandle) {
         let parameters = [at, at, u64::from(count), u64::from(factor)];
         module::launch(self.scale, module::Shape::over(count), stream, &parameters)

@@ -1,6 +1,5 @@
 use cudarc::driver::{CudaStream, DriverError, sys};
 
-/// A captured graph and its executable.
 pub(crate) struct Graph(sys::CUgraph, sys::CUgraphExec);
 
 // SAFETY: the fields are handles, which any thread may use.

@@ -32,19 +32,16 @@ unsafe extern "C" fn add(call: *const KernelCall) {
     }
 }
 
-/// Registers the kernel's body with the stand-in.
 pub(crate) fn register_add(control: &StandIn) {
     // SAFETY: no other kernel in the program has this name.
     unsafe { control.register_kernel(NAME, add) }.unwrap();
 }
 
-/// Loads the kernel into a context.
 pub(crate) fn load_add(context: &Context) -> Result<CudaFunction, DriverError> {
     let module = context.cudarc().load_module(Ptx::from_src(PTX))?;
     module.load_function(NAME)
 }
 
-/// Registers the kernel and loads it.
 pub(crate) fn add_kernel(control: &StandIn, context: &Context) -> CudaFunction {
     register_add(control);
     load_add(context).unwrap()

@@ -76,7 +76,6 @@ pub(crate) fn alone_and_clean(test: impl FnOnce(&'static StandIn)) {
     }
 }
 
-/// Set in the child processes of [`ran_in_child`].
 const CHILD: &str = "LARDER_TEST_CHILD";
 
 /// Runs a long test over the stand-in in a child process, so that two long tests run at the same time. To be called
@@ -111,7 +110,6 @@ pub(crate) fn ran_in_child() -> bool {
     true
 }
 
-/// The codes with which sweeps refuse calls.
 pub(crate) const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
 
 /// Returns whether a sweep refuses the call numbered `place` with the code numbered `nth_code`. The sweep refuses each
@@ -165,13 +163,11 @@ pub(crate) fn under_all_schedules(control: &StandIn, seeds: u64, act: impl Fn())
     }
 }
 
-/// Creates streams of a context.
 pub(crate) fn streams(context: &Context, count: usize) -> Vec<Arc<CudaStream>> {
     let new = |_| context.cudarc().new_stream().unwrap();
     (0..count).map(new).collect()
 }
 
-/// Returns a request to a sub-allocator.
 pub(crate) fn request(bytes: u64) -> GrowRequest {
     GrowRequest {
         bytes,
@@ -206,7 +202,6 @@ pub(crate) fn paged_over(memory: &VirtualMemory, limit_bytes: u64) -> PagePool<'
     PagePool::new(config, chunks, tables).unwrap()
 }
 
-/// Fills device memory with a byte.
 pub(crate) fn fill(stream: &CudaStream, at: u64, bytes: u64, value: u8) {
     stream.context().bind_to_thread().unwrap();
     // SAFETY: the tests fill only blocks that they hold.
@@ -223,7 +218,6 @@ pub(crate) fn read(stream: &CudaStream, at: u64, bytes: u64) -> Vec<u8> {
     host
 }
 
-/// Checks that device memory is filled with a byte.
 #[track_caller]
 pub(crate) fn assert_filled(stream: &CudaStream, at: u64, bytes: u64, value: u8) {
     let host = read(stream, at, bytes);

@@ -11,13 +11,11 @@ use super::{CODES, DEVICE_BYTES, all_faults, alone, assert_clean, is_swept, ran_
 
 /// Which calls are refused, and how. Each scenario starts with an empty stand-in, and must leave it empty.
 pub(crate) struct Sweep {
-    /// The codes with which calls are refused.
     pub(crate) codes: &'static [Code],
     /// Whether each call is refused with each code, and not only with one of them in turn.
     pub(crate) each_code: bool,
     /// The numbers of the calls that are refused; ignored if sweeps refuse every call (`all_faults`).
     pub(crate) places: fn(u64) -> bool,
-    /// Number of calls in a row that are refused.
     pub(crate) times: u64,
     /// The seed of the order of queued work, by call number. With `None` work runs eagerly.
     pub(crate) seed: fn(u64) -> Option<u64>,
@@ -104,7 +102,6 @@ impl Refusal {
         }
     }
 
-    /// Refuses no call.
     pub(crate) fn none(control: &'static StandIn) -> Self {
         Self::new(control, Code::SUCCESS, u64::MAX)
     }
@@ -163,7 +160,6 @@ impl Refusal {
         context.synchronize().unwrap();
     }
 
-    /// Returns whether a call was refused.
     pub(crate) fn happened(&self) -> bool {
         self.left.get().is_none()
     }

@@ -25,7 +25,6 @@ impl Setup {
         }
     }
 
-    /// Allocates a block and fills it with a byte.
     pub(crate) fn alloc(&self, stream: usize, bytes: u64, value: u8) -> Block {
         let stream = &self.streams[stream];
         let block = self.memory.alloc(stream, bytes).unwrap();

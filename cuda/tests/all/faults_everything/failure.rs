@@ -8,7 +8,6 @@ use larder_cuda::driver::abi::Code;
 use larder_cuda::synced::CopyError;
 use larder_cuda::{AdoptError, DeviceAllocError, DriverError};
 
-/// An error of this crate or of cudarc.
 pub(crate) type Failure = Box<dyn Error>;
 
 /// Returns the allocator's error, even if another error contains it.

@@ -7,13 +7,11 @@ use cudarc::driver::{CudaStream, sys};
 use crate::common::graph::Graph;
 use crate::faults_everything::failure::Failure;
 
-/// A stream that is being captured.
 pub(crate) struct Capture<'s> {
     stream: &'s Arc<CudaStream>,
     is_open: bool,
 }
 
-/// Maximum number of tries to end a capture.
 const TRIES: usize = 3;
 
 impl<'s> Capture<'s> {
@@ -25,7 +23,6 @@ impl<'s> Capture<'s> {
         })
     }
 
-    /// Ends the capture and returns the graph.
     pub(crate) fn end(mut self) -> Result<Graph, Failure> {
         let graph = Graph::end_capture(self.stream)?;
         self.is_open = false;

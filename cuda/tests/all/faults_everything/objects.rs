@@ -19,10 +19,8 @@ use crate::faults_everything::failure::Failure;
 /// The allocator's limit: nine pages.
 const BUDGET: u64 = 18 * MIB;
 
-/// Number of values in a buffer.
 pub(crate) const LEN: usize = 300;
 
-/// Three streams of a context, and every kind of allocator.
 pub(crate) struct Objects {
     pub(crate) context: Context,
     pub(crate) streams: [Arc<CudaStream>; 3],
@@ -73,7 +71,6 @@ impl Objects {
         Ok(values)
     }
 
-    /// Launches the kernel on any stream.
     pub(crate) fn add_on(
         &self,
         stream: &Arc<CudaStream>,
@@ -174,10 +171,8 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Number of bytes that are written at an address.
 pub(crate) const WRITTEN: u64 = 64;
 
-/// Fills memory on a stream.
 pub(crate) fn fill(stream: &CudaStream, at: u64, value: u8) -> Result<(), Failure> {
     stream.context().bind_to_thread()?;
     // SAFETY: the scenario fills only blocks that it holds.

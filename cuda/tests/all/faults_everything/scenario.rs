@@ -10,7 +10,6 @@ use crate::faults_everything::objects::{self, LEN, Objects};
 
 pub(crate) type Part = fn(&Objects) -> Result<(), Failure>;
 
-/// All parts, in order.
 pub(crate) const PARTS: [(&str, Part); 7] = [
     ("steps", steps),
     ("buffers", buffers),
@@ -40,7 +39,6 @@ fn blocks(objects: &Objects) -> Result<(), Failure> {
     let first = objects.block(&[1], 3 * MIB)?;
     first.fill(b, 4)?;
     memory.end_step();
-    // Two streams use one block.
     second.use_on(a)?;
     second.expect(a, 2)?;
     second.fill(a, 5)?;
@@ -87,7 +85,6 @@ fn blocks(objects: &Objects) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Repeats a step on one stream.
 fn steps(objects: &Objects) -> Result<(), Failure> {
     let stream = &objects.streams[0];
     for value in 1..4 {
@@ -104,7 +101,6 @@ fn steps(objects: &Objects) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Uses buffers, their parts and kernels, and drops a buffer while another stream reads it.
 fn buffers(objects: &Objects) -> Result<(), Failure> {
     let Objects {
         memory,

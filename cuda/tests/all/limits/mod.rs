@@ -33,7 +33,6 @@ fn plain() -> DeviceConfig {
 /// Number of bytes that are written and read at each end of a block.
 const WRITTEN: u64 = 64;
 
-/// Returns the addresses of a block's ends.
 fn ends(block: &Block) -> [u64; 2] {
     let (start, bytes) = (block.addr().get(), block.bytes());
     [start, start + bytes - WRITTEN]

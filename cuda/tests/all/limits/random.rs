@@ -17,25 +17,21 @@ use super::{check, fill, plain, size, stream};
 /// Number of threads that allocate and free, each with its own pool and stream.
 const WORKERS: usize = 3;
 
-/// Number of limits set in one round.
 const LIMITS: u64 = 1000;
 
 /// Number of rounds with `LARDER_FAULTS=all`, ten thousand limits in all. Each round has its own seed.
 const ROUNDS: u64 = 10;
 
-/// Maximum number of blocks of one worker.
 const MAX_BLOCKS: usize = 10;
 
 /// The turn of a worker that is not allocating.
 const IDLE: u64 = u64::MAX;
 
-/// State that all threads of a round share.
 struct Watch<'a> {
     control: &'a StandIn,
     tenant: &'a Budget,
     /// Odd while a limit is being set; grows with each limit.
     turn: AtomicU64,
-    /// The most recent limit.
     limit: AtomicU64,
     /// Maximum of physical memory: the limit plus its excess. While a limit is being set, the larger of the old maximum
     /// and the new limit.

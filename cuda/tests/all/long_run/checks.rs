@@ -55,7 +55,6 @@ fn is(what: &str, found: u64, wanted: u64) -> Outcome {
     }
 }
 
-/// Returns the number of the stand-in's objects of a kind, and their bytes.
 pub(super) fn alive(control: &StandIn, kind: &str) -> (u64, u64) {
     let alive = control.alive();
     let found = alive.iter().find(|alive| alive.kind == kind);

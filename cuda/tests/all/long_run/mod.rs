@@ -24,7 +24,6 @@ use crate::programs::player::{Player, World, streams};
 use crate::programs::words::Outcome;
 use checks::Sizes;
 
-/// Number of operations in an ordinary run.
 const OPERATIONS: u64 = 4000;
 
 /// Numbers of players in a world and of streams of each player.
@@ -37,7 +36,6 @@ const ROUND: u64 = 120;
 /// Number of rounds between two releases of everything, at first and later.
 const QUIET: [u64; 2] = [3, 24];
 
-/// Number of rounds in the warm-up.
 const WARM_UP: u64 = 6;
 
 /// Whether queued work is deferred, and how the allocator is configured.

@@ -25,7 +25,6 @@ fn shareable() -> DeviceConfig {
     }
 }
 
-/// Makes an allocator of shareable memory, and a stream.
 fn setup(context: &Context, config: DeviceConfig) -> (DeviceAllocator, Arc<CudaStream>) {
     let stream = context.cudarc().new_stream().unwrap();
     let memory = DeviceAllocator::with_config(context, config).unwrap();

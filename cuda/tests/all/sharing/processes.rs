@@ -14,7 +14,6 @@ use larder_cuda::{Context, ImportedBlock, SharedLayout};
 use super::{setup, shareable};
 use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, driver, fill};
 
-/// Sends bytes and file descriptors in one message.
 fn send(socket: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) {
     let numbers: Vec<i32> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     let room = size_of_val(numbers.as_slice()) as u32;
@@ -44,7 +43,6 @@ fn send(socket: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) {
     assert_eq!(usize::try_from(sent), Ok(bytes.len()));
 }
 
-/// Receives the bytes and file descriptors of one message.
 fn receive(socket: &UnixStream) -> (Vec<u8>, Vec<OwnedFd>) {
     let (mut bytes, mut control) = (vec![0_u8; 4096], vec![0_u64; 64]);
     let mut part = libc::iovec {
@@ -80,7 +78,6 @@ fn receive(socket: &UnixStream) -> (Vec<u8>, Vec<OwnedFd>) {
     (bytes, (0..count).map(owned).collect())
 }
 
-/// The variable that gives the second process its role.
 const ROLE: &str = "LARDER_TEST_SHARING";
 
 /// A second process, which is killed on drop, and the file in which both processes count memory.
@@ -122,7 +119,6 @@ impl Second {
         self.socket.read_exact(&mut word).expect("the other lives");
     }
 
-    /// Lets the second process continue.
     fn go_on(&mut self) {
         self.socket.write_all(&[1]).unwrap();
     }

@@ -15,7 +15,6 @@ use larder_core::Block;
 use larder_cuda::driver::StandIn;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocator, DeviceConfig};
 
-/// Number of deferred schedules.
 const SEEDS: u64 = 4;
 
 /// Sizes of blocks of all kinds: from an arena, from the core, of one page and of several.

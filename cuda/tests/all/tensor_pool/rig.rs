@@ -38,7 +38,6 @@ pub(crate) fn soon() -> TensorPoolConfig {
     TensorPoolConfig::with_pool(pool)
 }
 
-/// A device's allocator and a stream.
 pub(crate) struct Device {
     pub(crate) memory: DeviceAllocator,
     pub(crate) stream: Arc<CudaStream>,
@@ -66,7 +65,6 @@ impl Device {
         DeviceTensorPool::new(&self.memory, &self.stream, config).unwrap()
     }
 
-    /// Returns the number of allocations by the device's allocator, and the bytes of its blocks.
     pub(crate) fn use_of_memory(&self) -> (u64, u64) {
         let stats = self.memory.stats();
         (stats.allocations, stats.live_bytes)
@@ -101,7 +99,6 @@ impl Log {
         self.expected.push(value);
     }
 
-    /// Checks that every block held the bytes that were written to it.
     #[track_caller]
     fn check(&mut self, stream: &Arc<CudaStream>) {
         let expected = std::mem::take(&mut self.expected);
@@ -116,7 +113,6 @@ impl Log {
     }
 }
 
-/// A pool of a device, and the log of its blocks.
 pub(crate) struct Tested<'d> {
     device: &'d Device,
     pub(crate) pool: DeviceTensorPool,

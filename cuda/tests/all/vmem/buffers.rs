@@ -13,7 +13,6 @@ use crate::common::{MIB, alone_and_clean, under_all_schedules};
 const LEN: usize = 3000;
 const SEEDS: u64 = 24;
 
-/// Allocates all of the device's memory.
 fn fill_device(memory: &VmemAllocator, setup: &Setup) -> VmemBuffer<u8> {
     let all = memory.zeros::<u8>(&setup.streams[0], DEVICE as usize);
     let all = all.unwrap();

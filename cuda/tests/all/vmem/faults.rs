@@ -14,7 +14,6 @@ use larder_cuda_abi::Code;
 use crate::common::refusal::{Refusal, SWEEP, Sweep};
 use crate::common::{MIB, assert_filled, fill, streams};
 
-/// The limit of the device side.
 const BUDGET: u64 = 4 * MIB;
 
 /// Number of bytes of a block that are written and read.

@@ -18,7 +18,6 @@ use larder_cuda::{
 
 use common::MIB;
 
-/// The limit of the device side.
 const DEVICE: u64 = 8 * MIB;
 
 struct Setup {

@@ -6,7 +6,6 @@ bindings! {
     fn retain_primary(device: i32) -> ContextHandle { |at| cuDevicePrimaryCtxRetain(at, device) }
     fn release_primary(device: i32) { cuDevicePrimaryCtxRelease_v2(device) }
     fn reset_primary(device: i32) { cuDevicePrimaryCtxReset_v2(device) }
-    /// Returns the flags, and whether the context is active.
     fn primary_state(device: i32) -> (u32, i32) {
         |flags, active| cuDevicePrimaryCtxGetState(device, flags, active)
     }
@@ -19,7 +18,6 @@ bindings! {
     fn set(context: ContextHandle) { cuCtxSetCurrent(context) }
     fn current() -> ContextHandle { |at| cuCtxGetCurrent(at) }
     fn synchronize() { cuCtxSynchronize() }
-    /// Returns the numbers of the least and the greatest priority.
     fn priorities() -> (i32, i32) {
         |least, greatest| cuCtxGetStreamPriorityRange(least, greatest)
     }

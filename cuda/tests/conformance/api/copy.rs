@@ -4,7 +4,6 @@ use larder_cuda_abi::{ContextHandle, DevicePtr, StreamHandle};
 
 use super::host;
 
-/// Memory and its context.
 type Of = (DevicePtr, ContextHandle);
 
 bindings! {

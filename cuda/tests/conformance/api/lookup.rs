@@ -16,7 +16,6 @@ pub(crate) fn address(name: &CStr, version: i32, flags: u64) -> Answer<(*const c
     Ok((found, status))
 }
 
-/// Returns the address of the function that the driver exports under this name.
 pub(crate) fn exported(name: &str) -> *const c_void {
     symbol::<*const c_void>(name)
 }

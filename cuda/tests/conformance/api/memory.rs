@@ -14,7 +14,6 @@ bindings! {
         |at, pitch| cuMemAllocPitch_v2(at, pitch, width, height, element)
     }
     fn free(at: DevicePtr) { cuMemFree_v2(at) }
-    /// Returns the free bytes and the total bytes.
     fn info() -> (usize, usize) { |free, total| cuMemGetInfo_v2(free, total) }
     fn host_alloc_raw(bytes: usize, flags: u32) -> *mut c_void { |at| cuMemHostAlloc(at, bytes, flags) }
     fn free_host(address: usize) { cuMemFreeHost(host(address)) }
@@ -36,7 +35,6 @@ bindings! {
     }
 }
 
-/// Returns the host address.
 pub(crate) fn host_alloc(bytes: usize, flags: u32) -> Answer<usize> {
     host_alloc_raw(bytes, flags).map(<*mut _>::expose_provenance)
 }

@@ -68,7 +68,6 @@ pub(crate) mod pool;
 pub(crate) mod stream;
 pub(crate) mod virtual_memory;
 
-/// The answer of a call.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
 /// Plain data for which all zeroes is a value: numbers, handles, and structures of them.
@@ -90,7 +89,6 @@ impl Plain for f32 {}
 impl Plain for DeviceUuid {}
 impl Plain for *const core::ffi::c_char {}
 
-/// Returns what a call writes to its out argument.
 fn out<T: Plain>(call: impl FnOnce(*mut T) -> Code) -> Answer<T> {
     let mut value = MaybeUninit::zeroed();
     call(value.as_mut_ptr()).check()?;
@@ -98,7 +96,6 @@ fn out<T: Plain>(call: impl FnOnce(*mut T) -> Code) -> Answer<T> {
     Ok(unsafe { value.assume_init() })
 }
 
-/// Returns what a call writes to its two out arguments.
 fn out_two<T: Plain, U: Plain>(call: impl FnOnce(*mut T, *mut U) -> Code) -> Answer<(T, U)> {
     let mut second = MaybeUninit::zeroed();
     let first = out(|at| call(at, second.as_mut_ptr()))?;

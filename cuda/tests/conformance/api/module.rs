@@ -11,7 +11,6 @@ use larder_cuda_abi::{Code, DevicePtr, FunctionHandle, LaunchConfig, ModuleHandl
 use super::Answer;
 
 bindings! {
-    /// Loads a module from PTX text.
     fn load(ptx: &CStr) -> ModuleHandle { |at| cuModuleLoadData(at, ptx.as_ptr().cast()) }
     fn unload(module: ModuleHandle) { cuModuleUnload(module) }
     fn function(module: ModuleHandle, name: &CStr) -> FunctionHandle {
@@ -20,13 +19,11 @@ bindings! {
     fn function_attribute(function: FunctionHandle, attribute: u32) -> i32 {
         |at| cuFuncGetAttribute(at, attribute, function)
     }
-    /// Returns the start and the length.
     fn global(module: ModuleHandle, name: &CStr) -> (DevicePtr, usize) {
         |start, bytes| cuModuleGetGlobal_v2(start, bytes, module, name.as_ptr())
     }
 }
 
-/// The grid and the blocks of a launch.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) grid: [u32; 3],

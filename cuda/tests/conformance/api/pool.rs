@@ -28,7 +28,6 @@ bindings! {
     }
 }
 
-/// Creates a pool of pinned memory on a device.
 pub(crate) fn create(device: i32) -> Answer<PoolHandle> {
     create_with(&PoolProps {
         kind: constants::MEM_ALLOCATION_TYPE_PINNED,

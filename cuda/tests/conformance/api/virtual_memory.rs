@@ -8,7 +8,6 @@ use larder_cuda_abi::{
 
 use super::Answer;
 
-/// Returns the location of a device.
 pub(crate) const fn on_device(id: i32) -> Location {
     Location {
         kind: constants::MEM_LOCATION_DEVICE,
@@ -72,7 +71,6 @@ pub(crate) fn access(at: DevicePtr, device: i32) -> Answer<u64> {
     access_of(at, &on_device(device))
 }
 
-/// Exports a handle as a file descriptor.
 pub(crate) fn export(handle: MemoryHandle) -> Answer<i32> {
     let mut descriptor = -1_i32;
     let place = (&raw mut descriptor).cast();

@@ -21,14 +21,12 @@ use crate::{
 
 const BYTES: usize = 4096;
 
-/// The objects that the calls use.
 struct Rig {
     context: ContextHandle,
     /// A stream that is not being captured.
     other: Stream,
     /// The stream that is being captured.
     captured: Stream,
-    /// Memory for the captured work.
     work: Device,
     page: usize,
 }
@@ -115,7 +113,6 @@ const fn event(made: u64) -> EventHandle {
 /// object before the call, the function returns the object that it creates.
 type Call = (&'static str, Kind, Kind, fn(&Rig, Made) -> Answer<u64>);
 
-/// Discards the value of an answer.
 fn done<T>(answer: Answer<T>) -> Answer<u64> {
     answer.map(|_| 0)
 }
@@ -126,7 +123,6 @@ macro_rules! calls {
     };
 }
 
-/// Calls that are unsafe during a capture.
 const UNSAFE: &[Call] = calls! {
     "cuMemAlloc" Nothing => Plain: |_, _| memory::alloc(BYTES);
     "cuMemFree" Plain => Nothing: |_, [at, _]| done(memory::free(at));
@@ -206,7 +202,6 @@ const LENIENT: [Case; 6] = [
     Case("relaxed, other thread", RELAXED, GLOBAL, true),
 ];
 
-/// The outcome for a call and for the capture.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Found {
     answer: Answer,

@@ -45,7 +45,6 @@ fn captured(stream: &Stream, work: impl FnOnce()) -> Exec {
 struct Graph(GraphHandle);
 
 impl Graph {
-    /// Ends the stream's capture.
     fn end(stream: StreamHandle) -> Self {
         Self(capture::end(stream).expect("a graph"))
     }

@@ -12,7 +12,6 @@ use crate::{
     refused::refusals,
 };
 
-/// Returns a completed event.
 fn recorded(stream: &Stream) -> Event {
     let event = Event::new();
     event.record(stream.0);

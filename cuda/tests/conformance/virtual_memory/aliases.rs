@@ -81,7 +81,6 @@ impl<'a> Aliased<'a> {
         self.kernels.scale(at, self.words, FACTOR, self.stream.0);
     }
 
-    /// Adds up the words for a round.
     fn sum(&self, at: DevicePtr, round: u32, stream: StreamHandle) {
         let to = self.sum_at(round);
         self.kernels.sum(at, self.words, to, stream);
