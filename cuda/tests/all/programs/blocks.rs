@@ -1,4 +1,4 @@
-//! Blocks of a player: allocated, freed, handed on.
+//! The acts on a player's blocks: allocating, freeing, and passing them on.
 
 use larder_core::AllocError;
 use larder_cuda::{DeviceAllocError, Event, EventConfig};
@@ -44,7 +44,7 @@ impl Player {
         self.check_live()
     }
 
-    /// A drawn program expects some errors of allocations.
+    /// Accepts the errors that a drawn program expects of an allocation.
     fn refused_block(&mut self, error: DeviceAllocError, refusing: bool) -> Outcome {
         use DeviceAllocError::{Asleep, Budget, Capturing, Driver, Window};
         let expected = match &error {
@@ -73,7 +73,7 @@ impl Player {
         }
     }
 
-    /// Whether no limit stands below what one block may take.
+    /// Returns whether the device's limit has room for a block of any drawn size.
     fn is_roomy(&self) -> Outcome<bool> {
         let device = self.memory()?.device.as_ref();
         Ok(device.is_none_or(|device| device.limit_bytes() >= 6 * MIB))
@@ -98,9 +98,10 @@ impl Player {
         Ok(())
     }
 
-    /// `free BLOCK [STREAM…]`: reads it on the stream that used it last, and frees it there, or on the stream that
-    /// is named, behind all its uses. On several, nothing orders these. `users TURN` for all that use it, the
-    /// TURN-th first; `none` where nothing does. `free-unread` reads nothing before.
+    /// `free BLOCK [STREAM…]`: reads the block on the stream that used it last, and frees it there or on the named
+    /// stream, after all its uses. With several streams, the free is a multi-stream free, and nothing orders the uses.
+    /// `users TURN` names all streams that use the block, the TURN-th first; `none` waits for all work and names none.
+    /// `free-unread` does not read the block first.
     pub(crate) fn free(&mut self, words: &mut Words<'_>, reads: bool) -> Outcome {
         let name = words.next()?;
         let held = self.held(name)?;
@@ -151,7 +152,7 @@ impl Player {
         self.check_live()
     }
 
-    /// `raw BLOCK`: takes it apart and puts it together, as bindings do.
+    /// `raw BLOCK`: turns the block into its raw parts and back, as bindings do.
     pub(crate) fn raw(&mut self, words: &mut Words<'_>) -> Outcome {
         let name = words.next()?;
         let device = self.device()?;
@@ -163,7 +164,7 @@ impl Player {
         Ok(())
     }
 
-    /// `order STREAM AFTER`: lets the allocator order one stream behind another.
+    /// `order STREAM AFTER`: lets the allocator order one stream after another.
     pub(crate) fn order_after(&mut self, words: &mut Words<'_>) -> Outcome {
         let (stream, queue) = self.stream_of(words)?;
         let (after, behind) = self.stream_of(words)?;
@@ -180,7 +181,7 @@ impl Player {
         Ok(())
     }
 
-    /// `send BLOCK`: parts with a block.
+    /// `send BLOCK`: passes a block on to another player.
     pub(crate) fn send(&mut self, name: &str) -> Outcome {
         let held = self.held(name)?;
         let (last, used) = (held.last, held.used);
@@ -196,7 +197,7 @@ impl Player {
         Ok(())
     }
 
-    /// `receive BLOCK STREAM`: continues with a block that some player has sent; frees it if the name is taken.
+    /// `receive BLOCK STREAM`: takes over a block that some player has sent, or frees it if the name is taken.
     pub(crate) fn receive(&mut self, words: &mut Words<'_>) -> Outcome {
         let name = words.next()?;
         let (stream, queue) = self.stream_of(words)?;

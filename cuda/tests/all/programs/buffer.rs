@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory of contents that are gone: fresh memory costs more time than all the rest of a program.
+/// Memory of dropped contents, for reuse: fresh memory would take more time than the rest of a program.
 static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Contents; a graph that writes them shares them. Empty until all was written.
+/// Contents, shared with the graphs that write them. They are empty until the whole block has been written.
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes(Arc<Mutex<Reused>>);
 
@@ -18,14 +18,14 @@ impl Bytes {
         Self(Arc::new(Mutex::new(Reused(spare.unwrap_or_default()))))
     }
 
-    /// Looks at the contents, or changes them.
+    /// Reads or changes the contents.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let mut bytes: MutexGuard<'_, Reused> =
             self.0.lock().unwrap_or_else(PoisonError::into_inner);
         act(&mut bytes.0)
     }
 
-    /// Gives them a length; new bytes are 0. `Vec::resize` writes byte by byte in a build that is hardly optimised.
+    /// Sets the length; new bytes are 0. With few optimizations, `Vec::resize` writes single bytes.
     pub(crate) fn resize(contents: &mut Vec<u8>, bytes: usize) {
         const ZEROES: [u8; 1 << 12] = [0; 1 << 12];
         contents.truncate(bytes);

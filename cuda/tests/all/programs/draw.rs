@@ -7,14 +7,14 @@ use crate::programs::Program;
 /// Blocks that a player may hold at once.
 const SLOTS: usize = 8;
 
-/// Requested sizes: only a few, so that memory is used again: of arenas, of the core, of a page and more.
+/// Requested sizes, for arenas, for the core, and of a page or more. They are few, so that memory is reused.
 const SMALL: [&str; 6] = ["1", "700", "4K", "48K", "96K", "1M"];
 const LARGE: [&str; 4] = ["2M", "3M", "4M", "5243392"];
 
 const PARTS: [&str; 3] = ["head", "middle", "tail"];
 const MODES: [&str; 3] = ["global", "thread", "relaxed"];
 
-/// Calls that an allocation may make.
+/// Driver functions that an allocation may call.
 const REFUSED: [&str; 10] = [
     "cuStreamWaitEvent",
     "cuEventRecord",
@@ -28,7 +28,7 @@ const REFUSED: [&str; 10] = [
     "cuMemRelease",
 ];
 
-/// Which acts are drawn beside allocations, frees, uses, copies and their order.
+/// The acts that are drawn besides allocations, frees, uses, copies and their order.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Knobs {
     /// The driver refuses some calls.
@@ -37,19 +37,19 @@ pub(crate) struct Knobs {
     pub(crate) sleeps: bool,
     /// Limits fall and rise.
     pub(crate) limits: bool,
-    /// Captures, graphs and windows; captures of others.
+    /// Captures, graphs and windows, and captures that use none of our allocators.
     pub(crate) captures: bool,
     /// Typed and pinned buffers.
     pub(crate) buffers: bool,
     /// Blocks are exported and imported.
     pub(crate) exports: bool,
-    /// Streams come and go; steps begin and end.
+    /// Streams are replaced, and steps begin and end.
     pub(crate) streams: bool,
-    /// Blocks go from player to player.
+    /// Players pass blocks on.
     pub(crate) mail: bool,
-    /// Only acts of every allocator: none of a device's alone.
+    /// Only acts that every allocator has, and none that only a device's allocator has.
     pub(crate) plain: bool,
-    /// There is memory of the host behind the device's.
+    /// The allocator has a host side.
     pub(crate) host: bool,
 }
 
@@ -58,13 +58,13 @@ pub(crate) struct Draw {
     pub(crate) random: Random,
     streams: usize,
     knobs: Knobs,
-    /// Come before anything else is drawn, the last first.
+    /// Acts that are played before another is drawn, the last one first.
     next: Vec<String>,
-    /// The number of small blocks in four.
+    /// The number of small blocks among four.
     small: usize,
-    /// Slots with a block, if none was refused.
+    /// Whether each slot has a block, if none was refused.
     held: [bool; SLOTS],
-    /// The stream that captures, and acts of the capture so far.
+    /// The stream that is being captured, and the number of acts in the capture so far.
     capture: Option<(usize, usize)>,
 }
 
@@ -149,7 +149,7 @@ impl Draw {
         self.random.below(256)
     }
 
-    /// A slot that is held or not, if there is one such.
+    /// Returns a slot that has a block, or that has none, according to `held`; if there is no such slot, any.
     fn slot(&mut self, held: bool) -> usize {
         let start = self.random.index(SLOTS);
         let slots = (0..SLOTS).map(|step| (start + step) % SLOTS);
@@ -171,7 +171,7 @@ impl Draw {
         };
         let stream = self.stream();
         let alloc = format!("alloc b{slot} {stream} {bytes}");
-        // Mostly it is written at once, while those before may still use its memory.
+        // Most blocks are written at once, while uses of earlier blocks at the same addresses may still be queued.
         let value = self.byte();
         self.next = match self.random.index(8) {
             0 => Vec::new(),
@@ -181,10 +181,10 @@ impl Draw {
         if !self.knobs.refusals || self.random.index(2) == 0 {
             return alloc;
         }
-        // Once refused and, where that matters, once more.
+        // The second allocation is skipped if the first one succeeds in spite of the refused call.
         self.next.extend([alloc.clone(), alloc]);
         let function = match self.random.index(2) {
-            // Others than a device's allocator make no other call.
+            // Allocators other than a device's make no other calls.
             _ if self.knobs.plain => self.of(&REFUSED[5..]),
             0 => "cuStreamWaitEvent",
             _ => self.of(&REFUSED),
@@ -198,7 +198,7 @@ impl Draw {
         match self.random.index(6) {
             0 => format!("free b{slot} {}", self.stream()),
             1 | 2 if !self.knobs.plain && !self.knobs.host => {
-                // Some are still queued when the block is given again.
+                // Some of the reads are still queued when the memory is reused.
                 self.next = vec![format!("free b{slot} users {}", self.random.index(4))];
                 for _ in 0..self.random.index(4) {
                     let stream = self.stream();
@@ -219,7 +219,7 @@ impl Draw {
             0..=4 => format!("set b{slot} {stream} {} {part}", value % 256),
             5 => format!("upload b{slot} {stream} {} {part}", value % 256),
             6 => format!("upload-all b{slot} {stream} {}", value % 4096),
-            // Rarely, as it makes the stream run.
+            // Rare, because it makes the stream run.
             9 if value.is_multiple_of(3) => format!("read-all b{slot} {stream}"),
             7..=9 => format!("read b{slot} {stream} {part}"),
             10 | 11 => format!("copy b{slot} b{other} {stream}"),
@@ -242,7 +242,7 @@ impl Draw {
         }
     }
 
-    /// Acts that the knobs choose; an ordinary one where they do not.
+    /// Draws an act of the chosen knobs, or else an ordinary one.
     fn rarely(&mut self) -> String {
         let knobs = self.knobs;
         let stream = self.stream();
@@ -280,7 +280,7 @@ impl Draw {
         }
     }
 
-    /// Sleeps, frees meanwhile, and wakes; a call of either may be refused.
+    /// Sleeps, frees blocks, and wakes. A driver call of the sleep or of the wake may be refused.
     fn sleep(&mut self) -> String {
         self.next = vec!["wake".to_owned()];
         if self.random.index(4) == 0 {
@@ -318,7 +318,7 @@ impl Draw {
         }
     }
 
-    /// Begins a capture, over a window; launches or drops the graph of one.
+    /// Begins a capture over a window, launches or drops a graph, or begins or ends a foreign capture.
     fn capture(&mut self) -> String {
         let graph = self.random.index(3);
         match self.random.index(4) {
@@ -339,7 +339,7 @@ impl Draw {
         }
     }
 
-    /// An act on the stream that captures, or the end of it.
+    /// Draws an act on the stream that is being captured, or the end of the capture.
     fn inside(&mut self) -> String {
         let Some((place, count)) = self.capture else {
             return self.use_blocks();

@@ -1,4 +1,4 @@
-//! What a script expects of allocators and of the driver, and how it controls the stand-in.
+//! The acts with which a script checks numbers of the allocators and the driver, and controls the stand-in.
 
 use larder_core::limits::LimitEventKind;
 use larder_core::steps::StepStats;
@@ -13,8 +13,9 @@ use crate::programs::things::Thing;
 use crate::programs::words::{Missing, Outcome, Words, number, stream};
 
 impl Player {
-    /// `is NUMBER NUMBER`, `most`, `least`: a comparison. `note NAME NUMBER` remembers one. `ever NUMBER`: it must
-    /// be above 0 in some order. `mapped ADDRESS yes|no`. `pass` does nothing.
+    /// `is NUMBER NUMBER`, `most` and `least` compare two numbers. `note NAME NUMBER` names a number.
+    /// `ever NUMBER` requires the number to be above 0 in at least one order. `mapped ADDRESS yes|no` checks whether an
+    /// address is mapped. `pass` does nothing.
     pub(crate) fn expect(&mut self, verb: &str, words: &mut Words<'_>) -> Outcome {
         let holds: fn(u64, u64) -> bool = match verb {
             "is" => |found, wanted| found == wanted,
@@ -52,9 +53,10 @@ impl Player {
         }
     }
 
-    /// `count-calls` counts from 0. `defer SEED` and `eager` choose the order of queued work. `deny FUNCTION
-    /// [TIMES] [CODE]` refuses calls until `allow`. `device BYTES` and `pinnable BYTES` are what there is; `lack
-    /// virtual-memory` or `lack addresses` says what is not.
+    /// `count-calls` resets the counts of calls. `defer SEED` and `eager` choose the order of queued work.
+    /// `deny FUNCTION [TIMES] [CODE]` refuses calls until `allow`. `device BYTES` and `pinnable BYTES` set the device's
+    /// memory and the memory that can be pinned. `lack virtual-memory` disables virtual memory management, and
+    /// `lack addresses` leaves too few addresses for an allocator.
     fn control_driver(&self, verb: &str, words: &mut Words<'_>) -> Outcome {
         let control = self.control()?;
         match verb {
@@ -68,14 +70,14 @@ impl Player {
             }
             "allow" => control.clear_failures(),
             "device" => {
-                // A pattern in so much memory would take long.
+                // Filling this much memory with a pattern would take long.
                 control.poison(false);
                 control.set_memory(0, words.number()?)?;
             }
             "pinnable" => control.set_pinned(self.number_of(words.next()?)?),
             "lack" => match words.next()? {
                 "virtual-memory" => control.virtual_memory(false),
-                // Not even five quarters of the device.
+                // An allocator needs at least 1.25 times the device's memory.
                 _ => control.set_addresses(DEVICE_BYTES),
             },
             other => return Err(format!("no such act: {other}").into()),
@@ -90,7 +92,7 @@ impl Player {
             .ok_or(Missing("the stand-in's control"))?)
     }
 
-    /// The number that words name, with sums and differences.
+    /// Returns the value of an expression: a number, or a sum or difference of several.
     pub(crate) fn number_of(&self, words: &str) -> Outcome<u64> {
         let place = words.rfind(['+', '-']).filter(|place| *place > 0);
         let Some(place) = place.filter(|_| !self.numbers.contains_key(words)) else {
@@ -235,7 +237,7 @@ impl Player {
         Ok(pinned.ok_or(Missing("pinned memory"))?)
     }
 
-    /// How many events of a kind watchers have seen.
+    /// Returns how many events of a kind the watchers have seen.
     fn events(&self, kind: LimitEventKind) -> u64 {
         let seen = self.seen.lock().unwrap();
         seen.iter().filter(|seen| **seen == kind).count() as u64

@@ -1,5 +1,5 @@
-//! Captures: a player's own, over windows of the allocator, and foreign ones. What a capture holds happens when
-//! its graph is launched, on the device and on the host.
+//! Captures: a player's own, over windows of the allocator, and foreign ones. Captured work is done when its graph is
+//! launched, on the device and on the host's copies.
 
 use std::sync::Arc;
 
@@ -11,32 +11,32 @@ use crate::programs::player::Player;
 use crate::programs::things::Thing;
 use crate::programs::words::{Missing, Outcome, Words};
 
-/// What a part of a graph does to the host's copies.
+/// The effect of a part of a graph on the host's copies.
 type Effect = Box<dyn Fn() + Send + Sync>;
 
-/// A capture under way.
+/// A capture in progress.
 pub(crate) struct Capture {
     pub(crate) stream: usize,
     effects: Vec<Effect>,
-    /// Blocks from outside of it, by name and number.
+    /// Names and numbers of used blocks from outside the capture.
     outer: Vec<(String, u64)>,
-    /// Other streams are part of it: all are, for the program.
+    /// Whether other streams take part in the capture. If so, the program treats all streams as part of it.
     forked: bool,
-    /// Events inside, which the graph needs no more once it is made.
+    /// Events recorded in the capture, which the finished graph does not need.
     events: Vec<Event>,
 }
 
-/// A graph that was captured.
+/// A captured graph.
 pub(crate) struct Captured {
     graph: Graph,
     stream: usize,
     effects: Vec<Effect>,
     outer: Vec<(String, u64)>,
-    /// The window, where the graph alone has it.
+    /// The window, if the graph owns it.
     _window: Option<CaptureWindow>,
 }
 
-/// A capture that does not use our allocators.
+/// A capture that uses none of our allocators.
 pub(crate) struct Foreign {
     stream: Arc<CudaStream>,
 }
@@ -50,14 +50,15 @@ fn mode(words: &mut Words<'_>) -> Outcome<sys::CUstreamCaptureMode> {
     }
 }
 
-/// Ends a capture, which nothing may have spoilt.
+/// Ends a capture, and checks that nothing has spoilt it.
 fn end_capture(stream: &CudaStream) -> Outcome<Graph> {
     let graph = Graph::end_capture(stream);
     graph.map_err(|error| format!("a capture was spoilt: {error}").into())
 }
 
 impl Player {
-    /// Does now, or when the graph is launched, what work on a stream does to the host's copies.
+    /// Applies the effect of work on a stream to the host's copies: now, or at each launch of the graph if the stream
+    /// is being captured.
     pub(crate) fn effect(&mut self, stream: usize, effect: impl Fn() + Send + Sync + 'static) {
         match &mut self.capture {
             Some(open) if open.takes(stream) => open.effects.push(Box::new(effect)),
@@ -65,7 +66,8 @@ impl Player {
         }
     }
 
-    /// Notes a use in a capture, if the stream captures: those outside may be done much earlier.
+    /// Returns whether a use of a block becomes part of a graph. If so, a block from outside the capture is noted,
+    /// because each launch uses it.
     pub(crate) fn use_in_graph(&mut self, name: &str, stream: usize) -> Outcome<bool> {
         let takes = |open: &&mut Capture| open.takes(stream);
         let Some(open) = self.capture.as_mut().filter(takes) else {
@@ -83,7 +85,7 @@ impl Player {
         Ok(true)
     }
 
-    /// Puts all that a stream did in front of another one, which stands for it from then on.
+    /// Orders another stream after a stream's uses of blocks, which count as uses on the other stream from then on.
     pub(crate) fn leave(&mut self, stream: usize) -> Outcome {
         let count = self.order.streams.len();
         let others = (1..count).map(|step| (stream + step) % count);
@@ -119,7 +121,7 @@ impl Player {
         if self.capture.is_some() {
             return Err(Missing("an end of the capture before").into());
         }
-        // No event can be recorded on it from here on.
+        // During the capture, no other stream can wait for this one.
         self.leave(stream)?;
         queue.begin_capture(mode(words)?)?;
         self.capture = Some(Capture {
@@ -132,7 +134,7 @@ impl Player {
         Ok(())
     }
 
-    /// `fork STREAM FROM`: makes a stream part of the capture of another, or joins it again.
+    /// `fork STREAM FROM`: makes STREAM wait for FROM in a capture. This adds STREAM to the capture, or joins FROM.
     pub(crate) fn fork(&mut self, words: &mut Words<'_>) -> Outcome {
         let ((_, to), (_, from)) = (self.stream_of(words)?, self.stream_of(words)?);
         let event = Event::new(&self.world.context, EventConfig::default())?;
@@ -144,7 +146,7 @@ impl Player {
         Ok(())
     }
 
-    /// `end GRAPH [WINDOW]`: ends the capture, and closes the window, which the graph then has.
+    /// `end GRAPH [WINDOW]`: ends the capture, and closes the window, which the graph then owns.
     pub(crate) fn end_capture(&mut self, words: &mut Words<'_>) -> Outcome {
         let name = words.next()?;
         let open = self.capture.as_ref().ok_or(Missing("a capture"))?;
@@ -169,7 +171,7 @@ impl Player {
         self.put(name, Thing::Graph(captured))
     }
 
-    /// `launch GRAPH`: on the stream of its capture.
+    /// `launch GRAPH`: launches a graph on the stream on which it was captured.
     pub(crate) fn launch_graph(&mut self, words: &mut Words<'_>) -> Outcome {
         let name = words.next()?;
         let Some(Thing::Graph(captured)) = self.things.get(name) else {
@@ -193,7 +195,7 @@ impl Player {
         Ok(())
     }
 
-    /// `foreign [MODE]` begins a capture that has nothing to do with an allocator, or ends it: whole.
+    /// `foreign [MODE]`: begins a capture that uses no allocator, or ends it and checks that nothing has spoilt it.
     pub(crate) fn foreign(&mut self, words: &mut Words<'_>) -> Outcome {
         if self.foreign.is_some() {
             return self.end_foreign();
@@ -213,7 +215,7 @@ impl Player {
         end_capture(&stream).map(drop)
     }
 
-    /// Ends all captures, as a player that hands on its turn must.
+    /// Ends all captures.
     pub(crate) fn end_captures(&mut self) -> Outcome {
         if self.capture.is_some() {
             self.end_capture(&mut Words::new("left-graph left-window"))?;
@@ -224,14 +226,14 @@ impl Player {
 }
 
 impl Capture {
-    /// Whether work of a stream becomes part of the graph.
+    /// Returns whether work on a stream becomes part of the graph.
     fn takes(&self, stream: usize) -> bool {
         self.stream == stream || self.forked
     }
 }
 
 impl Captured {
-    /// Its stream, on which its runs are.
+    /// Returns the stream on which the graph was captured, and on which it is launched.
     pub(crate) const fn stream(&self) -> usize {
         self.stream
     }

@@ -1,5 +1,5 @@
-//! Four kernels on words of 32 bits: as PTX for a device, as host functions for the stand-in, and as
-//! functions of the program's reference.
+//! Four kernels on 32-bit words: as PTX for a GPU, as host functions for the stand-in, and as the reference on the
+//! host's copies.
 
 use std::ffi::{CStr, CString, c_void};
 
@@ -8,10 +8,9 @@ use larder_cuda::Context;
 use larder_cuda::driver::{HostLaunch, StandIn};
 use larder_cuda_abi::stand_in::KernelCall;
 
-/// Threads of a block.
+/// Threads in a thread block.
 const THREADS: u32 = 256;
 
-/// The text of the kernels.
 const PTX: &CStr =
     match CStr::from_bytes_with_nul(concat!(include_str!("../../words.ptx"), "\0").as_bytes()) {
         Ok(text) => text,
@@ -39,13 +38,13 @@ impl Kernel {
         }
     }
 
-    /// Computes on the host what the kernel does. Words that a source lacks are 0.
+    /// Computes the kernel's result on the host. Words past the end of a source are 0.
     pub(crate) fn on_host(self, left: &[u8], right: &[u8], out: &mut [u8], value: u32) {
         fn of(bytes: &[u8], index: usize) -> u32 {
             let bytes = bytes.get(index * 4..index * 4 + 4);
             bytes.map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()))
         }
-        // A loop for each kernel, without a call for each word.
+        // Compiled as one loop for each kernel, without a call for each word.
         fn write(out: &mut [u8], word: impl Fn(usize) -> u32) {
             for (index, place) in out.chunks_exact_mut(4).enumerate() {
                 place.copy_from_slice(&word(index).to_le_bytes());
@@ -62,31 +61,31 @@ impl Kernel {
     }
 }
 
-/// Addresses and numbers of a launch.
+/// The parameters of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Launch {
     pub(crate) out: u64,
-    /// What is read; where a kernel reads less, they are not looked at.
+    /// The addresses of the sources. A kernel with fewer sources ignores the others.
     pub(crate) left: u64,
     pub(crate) right: u64,
     pub(crate) words: u32,
     pub(crate) value: u32,
 }
 
-/// The module, loaded into a context.
+/// The module with the kernels, loaded into a context.
 pub(crate) struct Kernels {
     context: Context,
     module: sys::CUmodule,
     functions: [sys::CUfunction; 4],
 }
 
-// SAFETY: handles, which any thread may use; nothing of the module changes.
+// SAFETY: any thread may use the handles, and the module does not change.
 unsafe impl Send for Kernels {}
 
 impl Kernels {
     pub(crate) fn load(context: &Context) -> Result<Self, result::DriverError> {
         context.cudarc().bind_to_thread()?;
-        // SAFETY: a text that ends with zero.
+        // SAFETY: the PTX is a NUL-terminated string.
         let module = unsafe { result::module::load_data(PTX.as_ptr().cast()) }?;
         let mut functions = [std::ptr::null_mut(); 4];
         for (kernel, function) in Kernel::ALL.into_iter().zip(&mut functions) {
@@ -124,8 +123,8 @@ impl Kernels {
         };
         let grid = (launch.words.div_ceil(THREADS).max(1), 1, 1);
         let function = self.functions[kernel as usize];
-        // SAFETY: the parameters are those of the text, and outlive the call, which copies them; the
-        // program holds the blocks and orders their uses.
+        // SAFETY: the parameters are those in the PTX, and outlive the call, which copies them; the program holds the
+        // blocks and orders their uses.
         unsafe {
             result::launch_kernel(
                 function,
@@ -142,12 +141,12 @@ impl Kernels {
 impl Drop for Kernels {
     fn drop(&mut self) {
         let _ = self.context.cudarc().bind_to_thread();
-        // SAFETY: it was loaded once, and nothing launches from it any more.
+        // SAFETY: the module was loaded once, and nothing launches its kernels any more.
         let _ = unsafe { result::module::unload(self.module) };
     }
 }
 
-/// Gives the stand-in the bodies; a real driver has them from the text.
+/// Registers the kernels' bodies with the stand-in. NVIDIA's driver compiles the PTX instead.
 pub(crate) fn register(control: &StandIn) {
     for (kernel, body) in [
         (Kernel::Fill, fill as larder_cuda_abi::stand_in::KernelBody),
@@ -155,47 +154,48 @@ pub(crate) fn register(control: &StandIn) {
         (Kernel::Scale, scale),
         (Kernel::Twist, twist),
     ] {
-        // SAFETY: the body of the kernel of that name in the text, which is the only one here.
+        // SAFETY: every kernel with this name is the one in the PTX, whose parameters the body reads; the body makes no
+        // driver calls.
         unsafe { control.register_kernel(kernel.name(), body) }.unwrap();
     }
 }
 
 /// # Safety
-/// The stand-in calls it with a launch of `fill_words`.
+/// The call is a launch of `fill_words` by the stand-in.
 unsafe extern "C" fn fill(call: *const KernelCall) {
-    // SAFETY: the caller promises a launch of this kernel, which has these parameters.
+    // SAFETY: the call is a launch of this kernel, as the caller promises; the kernel has these parameters.
     unsafe { body(call, Kernel::Fill, 0) }
 }
 
 /// # Safety
-/// The stand-in calls it with a launch of `add_words`.
+/// The call is a launch of `add_words` by the stand-in.
 unsafe extern "C" fn add(call: *const KernelCall) {
-    // SAFETY: the caller promises a launch of this kernel, which has these parameters.
+    // SAFETY: the call is a launch of this kernel, as the caller promises; the kernel has these parameters.
     unsafe { body(call, Kernel::Add, 2) }
 }
 
 /// # Safety
-/// The stand-in calls it with a launch of `scale_words`.
+/// The call is a launch of `scale_words` by the stand-in.
 unsafe extern "C" fn scale(call: *const KernelCall) {
-    // SAFETY: the caller promises a launch of this kernel, which has these parameters.
+    // SAFETY: the call is a launch of this kernel, as the caller promises; the kernel has these parameters.
     unsafe { body(call, Kernel::Scale, 1) }
 }
 
 /// # Safety
-/// The stand-in calls it with a launch of `twist_words`.
+/// The call is a launch of `twist_words` by the stand-in.
 unsafe extern "C" fn twist(call: *const KernelCall) {
-    // SAFETY: the caller promises a launch of this kernel, which has these parameters.
+    // SAFETY: the call is a launch of this kernel, as the caller promises; the kernel has these parameters.
     unsafe { body(call, Kernel::Twist, 0) }
 }
 
-/// What the whole grid does.
+/// Does the work of the whole grid.
 ///
 /// # Safety
-/// A launch of that kernel, whose parameters are the address of the result, those of so many
-/// `sources`, the words, and a value if it has one.
+/// The call is a launch of `kernel` by the stand-in. Its parameters are the address of the result, `sources` addresses
+/// of sources, the number of words, and, unless it is `Add`, a value.
 unsafe fn body(call: *const KernelCall, kernel: Kernel, sources: usize) {
-    // SAFETY: the call is a launch of this kernel with these parameters, by the condition above; a kernel in place
-    // reads its result before it writes it.
+    // SAFETY: the call is a launch of this kernel with these parameters, as the caller promises. The sources are copied
+    // before the result is written; nothing else uses the memory, because the program orders its uses.
     let launch = unsafe { HostLaunch::of(call) };
     let bytes = 4 * launch.count(1 + sources);
     let value = if kernel == Kernel::Add {
@@ -204,7 +204,7 @@ unsafe fn body(call: *const KernelCall, kernel: Kernel, sources: usize) {
         launch.parameter::<u32>(2 + sources)
     };
     let mut read = [Vec::new(), Vec::new()];
-    // The one that works in place reads its result.
+    // `Twist` works in place, so its result is also its source.
     let in_place = usize::from(kernel == Kernel::Twist);
     for (index, read) in read.iter_mut().enumerate().take(sources + in_place) {
         let Some(source) = launch.read::<u8>(1 + index - in_place, bytes) else {

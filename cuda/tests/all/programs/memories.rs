@@ -1,4 +1,4 @@
-//! [`Memory`]: an allocator of a program, its limits and budgets, and its sleep.
+//! [`Memory`], an allocator of a program, and the acts on allocators, limits and budgets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,14 +22,14 @@ pub(crate) type Seen = Arc<Mutex<Vec<LimitEventKind>>>;
 /// Budgets by name: `process` and its tenants.
 pub(crate) type Budgets = BTreeMap<String, Budget>;
 
-/// An allocator.
+/// An allocator with its budgets.
 #[derive(Clone)]
 pub(crate) struct Memory {
-    /// What is asked for blocks: the device's allocator, or one in front of it.
+    /// The allocator of blocks: the device's, or one in front of it.
     pub(crate) front: Arc<dyn StreamAllocator>,
     pub(crate) device: Option<DeviceAllocator>,
     pub(crate) vmem: Option<VmemAllocator>,
-    /// Pinned memory beside it, in the same budget.
+    /// An allocator of pinned memory in the same budget.
     pub(crate) pinned: Option<PinnedAllocator>,
     pub(crate) budgets: Budgets,
 }
@@ -45,7 +45,7 @@ impl Memory {
         }
     }
 
-    /// An allocator that is no device's.
+    /// Wraps an allocator that is not a device's.
     pub(crate) fn of_front(front: Arc<dyn StreamAllocator>) -> Self {
         Self {
             front,
@@ -56,9 +56,9 @@ impl Memory {
         }
     }
 
-    /// Makes an allocator from its description: `budget=BYTES`, `limit=BYTES`, `arenas=always|never`, `unchecked`
-    /// (captures are not looked for), `shareable`, `in=BUDGET`, `pinned` (beside it), `host=BYTES|managed|none`
-    /// (behind it), `planned=PERCENT`.
+    /// Makes an allocator from its options: `budget=BYTES`, `limit=BYTES`, `arenas=always|never`, `unchecked` (does not
+    /// check for captures), `shareable`, `in=BUDGET`, `pinned` (adds an allocator of pinned memory),
+    /// `host=BYTES|managed|none` (adds a host side), `planned=PERCENT`.
     pub(crate) fn new(world: &World, budgets: &Budgets, words: &mut Words<'_>) -> Outcome<Self> {
         let mut config = DeviceConfig::new();
         let (mut host, mut budget, mut is_pinned) = (None, None, false);
@@ -128,7 +128,7 @@ impl Memory {
         }
     }
 
-    /// The bytes of blocks, on both sides.
+    /// Returns the live bytes of both sides.
     pub(crate) fn live_bytes(&self) -> u64 {
         match &self.vmem {
             Some(vmem) => vmem.vmem_stats().joint_live_bytes,
@@ -136,8 +136,8 @@ impl Memory {
         }
     }
 
-    /// Checks what a snapshot says of itself: chunks lie side by side, and, if nothing but `held` is there, are as
-    /// much as the counters say. Of two sides, each counts the blocks that lie on it.
+    /// Checks that the chunks of a snapshot do not overlap. With `exact`, only the blocks in `held` exist; then the
+    /// chunks must also agree with the counters, and the host side must count exactly the blocks on it.
     pub(crate) fn check<'a>(&self, exact: bool, held: impl Iterator<Item = &'a Held>) -> Outcome {
         if let Some(vmem) = self.vmem.as_ref().filter(|_| exact) {
             let on_host = |held: &&Held| vmem.placement(&held.block) == Placement::Host;
@@ -160,7 +160,7 @@ impl Memory {
         let used: u64 = used.map(|chunk| chunk.range.bytes()).sum();
         let live = snapshot.stats.live_bytes;
         let arenas: u64 = snapshot.streams.iter().map(|one| one.arena_bytes).sum();
-        // Blocks of arenas, and those of the core alone.
+        // The used chunks include all memory of arenas, but only the blocks in arenas are live.
         match !exact || (used >= live && used - live <= arenas) {
             true => Ok(()),
             false => Err(format!("{used} bytes in chunks, {live} live, {arenas} in arenas").into()),
@@ -169,7 +169,7 @@ impl Memory {
 }
 
 impl Player {
-    /// `memory NAME …` makes an allocator, which is asked from then on, as after `use NAME`.
+    /// `memory NAME …`: makes an allocator, which is the current one from then on, as after `use NAME`.
     pub(crate) fn make_memory(&mut self, words: &mut Words<'_>) -> Outcome {
         let name = words.next()?;
         let memory = Memory::new(&self.world, &self.budgets, words)?;
@@ -183,7 +183,7 @@ impl Player {
         name.clone_into(&mut self.current);
     }
 
-    /// `forget NAME`: drops an allocator; what the program holds of it is lost.
+    /// `forget NAME`: drops an allocator. The program's blocks of this allocator are lost.
     pub(crate) fn end_memory(&mut self, words: &mut Words<'_>) -> Outcome {
         let name = words.next()?;
         self.blocks.retain(|_, held| held.memory != name);
@@ -193,7 +193,7 @@ impl Player {
         Ok(())
     }
 
-    /// `tenant NAME BYTES [BUDGET]`; `process NAME BYTES` is the budget above all.
+    /// `tenant NAME BYTES [BUDGET]`: makes a budget below another. `process BYTES` makes the topmost one.
     pub(crate) fn tenant(&mut self, words: &mut Words<'_>) -> Outcome {
         let (name, bytes) = (words.next()?, words.number()?);
         let above = words.maybe().unwrap_or("process");
@@ -210,8 +210,9 @@ impl Player {
         Ok(())
     }
 
-    /// `limit BYTES [EXCESS]` sets the allocator's limit, `pinned-limit` that of pinned memory, `host-limit` the
-    /// host side's, `budget NAME BYTES [EXCESS]` a budget's. `is excess` tells what was held above it.
+    /// `limit BYTES [EXCESS]` sets the allocator's limit, `pinned-limit` sets that of pinned memory, `host-limit` sets
+    /// the host side's, and `budget NAME BYTES [EXCESS]` sets a budget's. EXCESS is the expected number of bytes held
+    /// above the limit; the actual number is named `excess`.
     pub(crate) fn limit(&mut self, words: &mut Words<'_>) -> Outcome {
         let bytes = self.number_of(words.next()?)?;
         let answer = self.device()?.set_limit(bytes);
@@ -241,14 +242,14 @@ impl Player {
         self.answered(answer, words)
     }
 
-    /// `soft BUDGET BYTES SOFT`: a limit whose crossing is reported, below the hard one.
+    /// `soft BUDGET BYTES SOFT`: sets a limit, and below it a soft limit whose crossing is reported.
     pub(crate) fn soft(&mut self, words: &mut Words<'_>) -> Outcome {
         let budget = self.budgets.get(words.next()?).ok_or("no such budget")?;
         let answer = budget.set_with_soft(words.number()?, words.number()?);
         self.answered(answer, words)
     }
 
-    /// Compares the answer of a limit with the excess that is named.
+    /// Compares the excess in the answer with the expected one, if an act has it.
     fn answered(&mut self, answer: LimitAnswer, words: &mut Words<'_>) -> Outcome {
         let excess = match answer {
             LimitAnswer::Applied => 0,
@@ -263,8 +264,8 @@ impl Player {
         }
     }
 
-    /// `stable`: what is called stable, of each kind of memory, is what a limit of 0 leaves; then all limits are
-    /// raised. Work that ends between the questions would make more free.
+    /// `stable`: checks, for each kind of memory, that the bytes reported as stable are those that remain under a limit
+    /// of 0. Then raises all limits. Waits for all work first, because work that ends during the check would free more.
     pub(crate) fn stable(&mut self) -> Outcome {
         let captures = self.capture.is_some() || self.foreign.is_some();
         if self.is_drawn && (self.refused || self.is_asleep() || captures) {
@@ -305,7 +306,7 @@ impl Player {
         self.raise_limits()
     }
 
-    /// Frees all under a low limit: no more is held, without another call.
+    /// Frees everything under a low limit, and checks that the limit is then met without another call.
     pub(crate) fn drain(&mut self) -> Outcome {
         if self.is_asleep() {
             self.raise_limits()?;
@@ -322,7 +323,6 @@ impl Player {
         }
     }
 
-    /// Raises all limits of the program.
     pub(crate) fn raise_limits(&mut self) -> Outcome {
         for memory in self.memories.values() {
             memory
@@ -345,7 +345,7 @@ impl Player {
         Ok(())
     }
 
-    /// What allocators say they hold is what exists on the device.
+    /// Checks that the allocators count all memory that exists on the device, and no more.
     pub(crate) fn check_held(&self) -> Outcome {
         let (Some(control), 1) = (self.world.control, self.world.players) else {
             return Ok(());
@@ -362,8 +362,8 @@ impl Player {
         }
     }
 
-    /// `watch NAME [BUDGET]`: notes events of a budget, or of the allocator's own limit; of its host side's, with
-    /// `host` for the budget.
+    /// `watch NAME [BUDGET]`: notes the events of a budget, or of the allocator's own limit if none is named.
+    /// `host` stands for the limit of the host side.
     pub(crate) fn watch(&mut self, words: &mut Words<'_>) -> Outcome {
         let name = words.next()?;
         let seen = self.seen.clone();
@@ -395,7 +395,7 @@ impl Player {
         Ok(())
     }
 
-    /// Other acts that ask the allocator, or look at it.
+    /// Plays the acts on allocators. All others go on to [`play_with_things`](Self::play_with_things).
     pub(crate) fn play_other(&mut self, verb: &str, words: &mut Words<'_>) -> Outcome {
         match verb {
             "process" => self.process(words),

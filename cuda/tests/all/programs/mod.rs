@@ -2,21 +2,21 @@
 //!
 //! A program is a list of acts (operations), one per line: `alloc x a 3M`, `set x a 7`, `order b a`, `free x b`.
 //! Streams are `a` to `d`; blocks and other things may have any name; sizes take `K`, `M` and `G`. Each act is
-//! described where it is played: `blocks` and `player` (blocks and streams), `uses` (what is done to blocks),
+//! described where it is played: `blocks` and `player` (blocks and streams), `uses` (uses of blocks),
 //! `memories` (allocators, limits), `sleep`, `things` (buffers, exports, steps), `graphs` (captures), `expect`
 //! (numbers, the stand-in's control).
 //!
-//! The player orders its own uses of a block by events (`order`), does each act on the device and on a copy of
-//! the block on the host, and compares the bytes. It also compares the allocator's counters with its blocks. In
-//! any order that the device chooses, the results must be those of doing the acts one after another, and no two
-//! uses of the same memory may conflict.
+//! The player orders its own uses of a block with events (`order`), does each act on the device and on a copy of
+//! the block on the host, and compares the bytes. It also compares the allocator's counters with its blocks. Whatever
+//! order the device chooses, the results must be the same as if the acts were done one after another, and no two uses
+//! of the same memory may conflict.
 //!
 //! Programs are drawn from a seed (`draw`); knobs choose the acts. Any part of a program is itself a program, so a
 //! failing program can be shortened until every remaining act is needed (`shrink`), and may then be written into a
 //! script. `scripts` plays the cases of a text file.
 //!
-//! `LARDER_PROGRAMS` is the number of programs, `LARDER_PROGRAM_SEED` the first seed. On the stand-in, programs
-//! run eagerly and in several deferred orders. A GPU has its own order; there only the results are checked.
+//! `LARDER_PROGRAMS` is the number of programs, and `LARDER_PROGRAM_SEED` is the first seed. On the stand-in, programs
+//! run eagerly and in several deferred orders. A GPU has its own order, in which only the results are checked.
 
 use crate::common;
 
@@ -65,9 +65,9 @@ pub(crate) struct Program {
     default_stream: bool,
     /// The allocator is dropped while work is queued.
     drop_early: bool,
-    /// At the end, all is freed under a low limit; only in the eager order, in which nothing is queued then.
+    /// At the end, everything is freed under a low limit. Done only in the eager order, which leaves no work queued.
     drains: bool,
-    /// How many times the acts are done, each time as a step of the last stream; 0 for once and without a step.
+    /// How many times the acts are done, each time as a step of the last stream. With 0: once, without a step.
     steps: usize,
     acts: Vec<String>,
 }
@@ -83,7 +83,6 @@ impl fmt::Display for Program {
     }
 }
 
-/// Runs one program from its beginning to its end.
 fn run(control: Option<&'static StandIn>, program: &Program, at: Schedule) -> Outcome {
     let world = World::new(control, 1)?;
     let mut streams = streams(&world.context, program.streams)?;
@@ -113,7 +112,7 @@ fn run(control: Option<&'static StandIn>, program: &Program, at: Schedule) -> Ou
 /// The order in which the device does queued work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Schedule {
-    /// The device's own.
+    /// A GPU's own order.
     Device,
     Eager,
     Deferred(u64),
@@ -137,10 +136,10 @@ impl Schedule {
     }
 }
 
-/// Runs a program in one order and returns what went wrong; `None` if nothing did.
+/// Runs a program in one order, and returns what went wrong.
 fn wrong(control: Option<&'static StandIn>, program: &Program, at: Schedule) -> Option<String> {
     if let Some(control) = control {
-        // Clears what an earlier program left, including the streams, all of which the stand-in remembers.
+        // Removes what an earlier program left, including its streams, all of which the stand-in remembers.
         control.reset(2, DEVICE_BYTES);
         control.clear_findings();
         at.choose(control, program.seed);
@@ -242,7 +241,6 @@ fn programs_that_sleep_give_what_they_give_awake() {
     run_drawn(control, sleeps, 1);
 }
 
-/// With everything that an allocator offers: captures, windows, buffers, exports, limits, streams that come and go.
 #[test]
 fn programs_of_all_acts_give_what_these_give_one_after_another() {
     run_drawn_alone(Knobs {
@@ -290,7 +288,7 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_of_the_hosts_side() {
     });
 }
 
-/// Checks F8 (docs/CONFORMANCE.md) on streams: where each block is, how large it is and what it holds.
+/// Checks F8 (docs/CONFORMANCE.md) on streams: the place, the size and the contents of each block.
 #[test]
 fn f8_random_blocks_on_three_streams_keep_their_bytes_sizes_and_places() {
     run_drawn_alone(Knobs {

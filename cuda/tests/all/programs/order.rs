@@ -1,30 +1,30 @@
-//! The order that a program makes itself: which of its operations happen before which others, kept in
-//! clocks, and the events that enforce it.
+//! The order of a program's own operations: clocks that record which operations happen before which others, and the
+//! events that enforce it.
 
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_cuda::{Context, DriverError, Event, EventConfig};
 
-/// Most streams of a player.
+/// Maximum number of streams of a player.
 pub(crate) const STREAMS: usize = 4;
 
-/// Events of a program; the oldest is recorded anew.
+/// Maximum number of events of a program. Beyond it, the oldest event is recorded again.
 const EVENTS: usize = 6;
 
-/// For each stream, a number of its operations.
+/// A vector clock: the number of operations of each stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Clock([u32; STREAMS]);
 
 impl Clock {
-    /// One operation, and all before it on its stream.
+    /// Makes the clock of one operation and all before it on its stream.
     pub(crate) fn at(stream: usize, number: u32) -> Self {
         let mut clock = Self::default();
         clock.0[stream] = number;
         clock
     }
 
-    /// The streams that have operations in it.
+    /// Returns the streams with operations in the clock.
     pub(crate) fn streams(&self) -> Vec<usize> {
         (0..STREAMS).filter(|stream| self.0[*stream] > 0).collect()
     }
@@ -36,7 +36,7 @@ impl Clock {
     }
 }
 
-/// An event, and what is done when it has passed.
+/// An event, and the operations that have happened once the event has.
 struct Recorded {
     event: Event,
     clock: Clock,
@@ -46,13 +46,13 @@ struct Recorded {
 pub(crate) struct Order {
     context: Context,
     pub(crate) streams: Vec<Arc<CudaStream>>,
-    /// Operations so far.
+    /// The operations queued so far.
     counts: Clock,
     /// The operations that each stream waits for before its next one.
     known: [Clock; STREAMS],
     /// The operations that the host has waited for.
     host: Clock,
-    /// The newest last.
+    /// The recorded events, the newest last.
     events: Vec<Recorded>,
 }
 
@@ -68,13 +68,13 @@ impl Order {
         }
     }
 
-    /// The next operation of a stream.
+    /// Counts the next operation of a stream, and returns its clock.
     pub(crate) fn step(&mut self, stream: usize) -> Clock {
         self.counts.0[stream] += 1;
         Clock::at(stream, self.counts.0[stream])
     }
 
-    /// Returns the operations done once all queued on a stream are.
+    /// Returns the operations that have happened once all queued on a stream have.
     fn clock(&self, stream: usize) -> Clock {
         let mut clock = self.known[stream];
         clock.join(&self.host);
@@ -82,8 +82,8 @@ impl Order {
         clock
     }
 
-    /// Orders a stream behind what a use of a block must wait for, and counts the use: what wrote it last, and
-    /// what used it since, the writing included.
+    /// Orders a stream after the operations for which a use of a block must wait, and counts the use. `wrote` is the
+    /// last write; `used` has this write and all uses since.
     pub(crate) fn use_block(
         &mut self,
         stream: usize,
@@ -102,7 +102,7 @@ impl Order {
         Ok(())
     }
 
-    /// Makes later work of a stream wait for all these operations.
+    /// Makes later work of a stream wait for all operations of a clock.
     pub(crate) fn after(&mut self, stream: usize, needs: &Clock) -> Result<(), DriverError> {
         for (other, needed) in needs.0.into_iter().enumerate() {
             if needed <= self.clock(stream).0[other] {
@@ -118,19 +118,19 @@ impl Order {
         Ok(())
     }
 
-    /// Puts another stream in the place of one whose operations nobody needs any more; gives that one.
+    /// Replaces a stream for whose operations nothing has to wait any more, and returns it.
     pub(crate) fn replace(&mut self, stream: usize, new: Arc<CudaStream>) -> Arc<CudaStream> {
         self.known[stream] = Clock::default();
         core::mem::replace(&mut self.streams[stream], new)
     }
 
-    /// Somebody else made later work of a stream wait for all that another has queued.
+    /// Notes that something else made later work of a stream wait for all work queued on another.
     pub(crate) fn ordered(&mut self, stream: usize, after: usize) {
         let clock = self.clock(after);
         self.known[stream].join(&clock);
     }
 
-    /// Records an event; gives its place.
+    /// Records an event, and returns its index.
     pub(crate) fn record(&mut self, stream: usize) -> Result<usize, DriverError> {
         let event = if self.events.len() < EVENTS {
             Event::new(&self.context, EventConfig::default())?
@@ -151,7 +151,7 @@ impl Order {
         Ok(())
     }
 
-    /// The `back`-th last event, if there are so many.
+    /// Returns the index of the event that was recorded `back` events before the newest one.
     fn place(&self, back: usize) -> Option<usize> {
         self.events.len().checked_sub(back + 1)
     }

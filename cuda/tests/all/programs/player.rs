@@ -1,4 +1,4 @@
-//! [`Player`]: plays the acts of a program on a device, and beside it on the host, one after another.
+//! [`Player`]: plays the acts of a program on a device and, one after another, on the host's copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -22,17 +22,17 @@ use crate::programs::words::{Missing, Outcome, Part, Words, stream};
 /// A block that the program holds.
 pub(crate) struct Held {
     pub(crate) block: Block,
-    /// The number among the program's blocks; names come again.
+    /// The number of the block, which is unique in the program, unlike its name.
     pub(crate) id: u64,
-    /// The allocator that gave it.
+    /// The name of its allocator.
     pub(crate) memory: String,
     pub(crate) contents: Bytes,
-    /// Whether all of it was written.
+    /// Whether the whole block has been written.
     pub(crate) ready: bool,
-    /// Whether it came from the window of a capture.
+    /// Whether it was allocated in a capture.
     pub(crate) inner: bool,
     pub(crate) remakable: bool,
-    /// The operation that wrote it last; then all that use it since.
+    /// The last write; `used` has this write and all uses since.
     pub(crate) wrote: Clock,
     pub(crate) used: Clock,
     /// The stream that used it last.
@@ -45,22 +45,22 @@ impl Held {
     }
 }
 
-/// A block on its way to another player, and an event that stands for all that used it.
+/// A block on its way to another player, and an event after all its uses.
 pub(crate) struct Parcel {
     pub(crate) held: Held,
     pub(crate) event: Event,
 }
 
-/// What all players of a program share.
+/// The state that all players of a program share.
 pub(crate) struct World {
     pub(crate) context: Context,
     /// The stand-in's control, if no other program uses it.
     pub(crate) control: Option<&'static StandIn>,
-    /// Blocks on their way.
+    /// Blocks that no player has received yet.
     pub(crate) mail: Mutex<Vec<Parcel>>,
-    /// Number of players. The counters of an allocator are what a player expects only if there is one.
+    /// Number of players. Only a single player knows what an allocator's counters must be.
     pub(crate) players: usize,
-    /// cudarc waits for the context before it makes a stream while it has none, which spoils captures.
+    /// Kept so that cudarc never makes a first stream: before that it waits for the context, which spoils captures.
     _stream: Arc<CudaStream>,
 }
 
@@ -83,10 +83,10 @@ pub(crate) struct Player {
     pub(crate) memories: BTreeMap<String, Memory>,
     pub(crate) budgets: Budgets,
     pub(crate) seen: Seen,
-    /// The name of the allocator that is asked.
+    /// The name of the current allocator.
     pub(crate) current: String,
     pub(crate) order: Order,
-    /// The streams that belong to another library, as cudarc wraps them.
+    /// Whether each stream belongs to another library, so that cudarc only wraps it.
     pub(crate) borrowed: [bool; STREAMS],
     pub(crate) left: Vec<Arc<CudaStream>>,
     pub(crate) kernels: Kernels,
@@ -95,22 +95,22 @@ pub(crate) struct Player {
     pub(crate) things: BTreeMap<String, Thing>,
     pub(crate) capture: Option<Capture>,
     pub(crate) foreign: Option<Foreign>,
-    /// The allocators that sleep.
+    /// The names of the allocators that are asleep.
     pub(crate) asleep: BTreeSet<String>,
-    /// A drawn program leaves out what cannot be done, and may be short of memory; a script may not.
+    /// Whether the program is drawn. It then skips impossible acts, and may run out of memory, unlike a script.
     pub(crate) is_drawn: bool,
-    /// What the driver refuses while an allocator is asked the next time; and whether it ever did.
+    /// The call that the driver refuses in the next act that calls an allocator: its function (or `any`), and the
+    /// number of calls before it. `refused` is whether there has been one.
     pub(crate) refusal: Option<(String, u64)>,
     pub(crate) refused: bool,
-    /// A block was freed that several streams used: it may count as live for a while.
+    /// Whether a block was freed that several streams used, and that may still count as live.
     pub(crate) deferred: bool,
     pub(crate) numbers: BTreeMap<String, u64>,
-    /// Numbers that were above 0, or must be so in another order.
+    /// The numbers of `ever` acts, and whether each has been above 0, which it must be in at least one order.
     pub(crate) ever: BTreeMap<String, bool>,
     pub(crate) next_id: u64,
 }
 
-/// New streams of the context.
 pub(crate) fn streams(context: &Context, count: usize) -> Outcome<Vec<Arc<CudaStream>>> {
     let streams = (0..count).map(|_| context.cudarc().new_stream());
     Ok(streams.collect::<Result<_, _>>()?)
@@ -118,7 +118,7 @@ pub(crate) fn streams(context: &Context, count: usize) -> Outcome<Vec<Arc<CudaSt
 
 impl Player {
     pub(crate) fn new(world: &Arc<World>, streams: Vec<Arc<CudaStream>>) -> Outcome<Self> {
-        // Once: each call of the driver lets queued work go on.
+        // Bound only once, because every driver call lets queued work go on.
         world.context.cudarc().bind_to_thread()?;
         Ok(Self {
             world: world.clone(),
@@ -146,7 +146,8 @@ impl Player {
         })
     }
 
-    /// Plays an act, which after ` ! ` has words of the error with which it must be refused; after `maybe` it may be.
+    /// Plays an act. With ` ! WORDS` after it, it must be refused with an error that contains the words; with `maybe`
+    /// before it, it may be refused.
     pub(crate) fn act(&mut self, line: &str) -> Outcome {
         if let Some(act) = line.strip_prefix("maybe ") {
             let _ = self.act(act);
@@ -202,12 +203,11 @@ impl Player {
         }
     }
 
-    /// The stream's handle.
     pub(crate) fn queue(&self, stream: usize) -> sys::CUstream {
         self.order.streams[stream].cu_stream()
     }
 
-    /// A stream that is there; only some acts take one that captures.
+    /// Takes a stream, which must exist. It may be in a capture, which only some acts allow.
     pub(crate) fn stream_of(&self, words: &mut Words<'_>) -> Outcome<(usize, Arc<CudaStream>)> {
         let stream = words.stream()?;
         let queue = self.order.streams.get(stream);
@@ -222,7 +222,7 @@ impl Player {
         Ok(self.blocks.get_mut(name).ok_or(Missing("the block"))?)
     }
 
-    /// A block that was written.
+    /// Returns a block that has been written.
     pub(crate) fn written(&self, name: &str) -> Outcome<&Held> {
         let held = self.held(name)?;
         match held.ready {
@@ -241,31 +241,31 @@ impl Player {
         Ok(device.ok_or(Missing("a device's allocator"))?)
     }
 
-    /// Whether the current allocator sleeps.
+    /// Returns whether the current allocator is asleep.
     pub(crate) fn is_asleep(&self) -> bool {
         self.asleep.contains(&self.current)
     }
 
-    /// Whether a block's allocator sleeps.
+    /// Returns whether a block's allocator is asleep.
     pub(crate) fn sleeps(&self, block: &str) -> bool {
         let held = self.blocks.get(block);
         held.is_some_and(|held| self.asleep.contains(&held.memory))
     }
 
-    /// The allocator of a block.
+    /// Returns the allocator of a block.
     pub(crate) fn owner(&self, held: &Held) -> Outcome<Arc<dyn StreamAllocator>> {
         let memory = self.memories.get(&held.memory);
         Ok(memory.ok_or(Missing("its allocator"))?.front.clone())
     }
 
-    /// `refuse FUNCTION SKIP`: the driver refuses a call of the next act that asks an allocator, after SKIP
-    /// others; `any` for a call of any function.
+    /// `refuse FUNCTION SKIP`: in the next act that calls an allocator, the driver refuses one call of the function,
+    /// after SKIP others. `any` stands for every function.
     fn refuse(&mut self, words: &mut Words<'_>) -> Outcome {
         self.refusal = Some((words.next()?.to_owned(), words.number_or(0)?));
         Ok(())
     }
 
-    /// Asks an allocator while the driver refuses what it should. Says also whether it was to refuse a call.
+    /// Calls `ask` while the driver refuses the call that `refuse` has named. Also returns whether there was one.
     pub(crate) fn with_refusals<R>(&mut self, ask: impl FnOnce(&mut Self) -> R) -> (R, bool) {
         let Some((control, (function, skip))) = self.world.control.zip(self.refusal.take()) else {
             return (ask(self), false);
@@ -281,7 +281,7 @@ impl Player {
         (answer, true)
     }
 
-    /// `sync [STREAM]`: the host waits, for all work if no stream is named, and compares what was read.
+    /// `sync [STREAM]`: makes the host wait for a stream. Without one, waits for all work and compares what was read.
     fn sync(&mut self, words: &mut Words<'_>) -> Outcome {
         match words.maybe() {
             Some(word) => {
@@ -296,7 +296,8 @@ impl Player {
         }
     }
 
-    /// Waits for all work of the context, which a capture would not survive.
+    /// Waits for all work of the context. A drawn program does not wait during captures, because that would spoil
+    /// them.
     pub(crate) fn wait_for_all(&self) -> Outcome {
         let captures = self.capture.is_some() || self.foreign.is_some() || self.world.players > 1;
         match self.is_drawn && captures {
@@ -305,7 +306,7 @@ impl Player {
         }
     }
 
-    /// `check`: compares all of each block that was written.
+    /// `check`: compares the whole contents of each block that has been written, and the buffers.
     pub(crate) fn check_all(&mut self) -> Outcome {
         let names: Vec<String> = self.blocks.keys().cloned().collect();
         for name in names {
@@ -318,13 +319,13 @@ impl Player {
         self.check_buffers()
     }
 
-    /// Returns whether the stream captures for this player.
+    /// Returns whether this player is capturing the stream.
     pub(crate) fn captures(&self, stream: usize) -> bool {
         let open = self.capture.as_ref();
         open.is_some_and(|open| open.stream == stream)
     }
 
-    /// Only some acts may be part of a capture.
+    /// Returns an error if this player is capturing the stream, for acts that cannot be part of a capture.
     pub(crate) fn uncaptured(&self, stream: usize) -> Outcome {
         match self.captures(stream) {
             true => Err(Missing("a stream that does not capture").into()),
@@ -332,7 +333,7 @@ impl Player {
         }
     }
 
-    /// Whether the driver says that the stream captures, and nobody has spoilt that.
+    /// Returns whether the driver reports that the stream is being captured and that nothing has spoilt the capture.
     pub(crate) fn is_capturing(&self, stream: usize) -> Outcome<bool> {
         let status = self
             .world
@@ -341,7 +342,7 @@ impl Player {
         Ok(status == CaptureStatus::Active)
     }
 
-    /// Reads what is left, frees it, and gives everything back but streams.
+    /// Wakes all allocators and ends captures, then reads and frees all blocks and drops all things.
     pub(crate) fn let_go(&mut self) -> Outcome {
         self.refusal = None;
         for name in self.asleep.clone() {
@@ -369,7 +370,7 @@ impl Player {
         Ok(())
     }
 
-    /// The end of the player; `early` if its allocators are dropped while work is queued.
+    /// Ends the player. With `early`, its allocators are dropped while work is queued.
     pub(crate) fn end(mut self, early: bool) -> Outcome {
         self.let_go()?;
         if !early {
@@ -382,7 +383,7 @@ impl Player {
     }
 }
 
-/// The words of an error, the name of its kind first.
+/// Returns the text of an error, with the name of its kind first.
 fn said(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
     use DeviceAllocError::{Asleep, Both, Budget, Capturing, Driver, Memory, Planned, Window};
     let kind = match error.downcast_ref() {
@@ -399,7 +400,7 @@ fn said(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
     format!("{kind} {error:?} {error}")
 }
 
-/// The error of an allocator whose want of memory a drawn program expects.
+/// Returns whether an error is a lack of memory, which a drawn program expects.
 pub(crate) fn is_short(error: &DeviceAllocError) -> bool {
     use DeviceAllocError::{Budget, Memory};
     matches!(error, Memory { .. } | Budget(_))

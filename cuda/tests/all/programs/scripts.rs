@@ -1,13 +1,14 @@
-//! Scripts: cases of a text file, each a program with what it must find.
+//! Scripts: the cases of a text file. Each is a program with its checks.
 //!
-//! A case begins with `= NAME`. Until the next one each line is an act; `#` begins a comment. A case may say first:
+//! A case begins with `= NAME`, and each line until the next case is an act. `#` begins a comment. These lines set
+//! how the case is played:
 //!
-//! * `seeds N`: it is played in so many deferred orders besides the eager one;
-//! * `streams N`, if there are not two;
-//! * `each NAME VALUE…`: it is played with each value in the place of `$NAME`, with `_` for a space;
-//! * `anywhere`: it needs no control of a stand-in, and runs on any device too.
+//! * `seeds N`: in N deferred orders, besides the eager one;
+//! * `streams N`: on N streams instead of two;
+//! * `each NAME VALUE…`: with each value in place of `$NAME` (`_` stands for a space);
+//! * `anywhere`: on any device too, because it needs no control of a stand-in.
 //!
-//! The lines from `repeat N` until `again` are played so often, with `$n` for the round.
+//! The lines between `repeat N` and `again` are played N times, with the number of the round in place of `$n`.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ struct Case {
     seeds: u64,
     streams: usize,
     is_anywhere: bool,
-    /// Words for `$NAME`.
+    /// The values for each `$NAME`.
     each: Vec<(String, Vec<String>)>,
     lines: Vec<Line>,
 }
@@ -69,7 +70,7 @@ fn cases(text: &str) -> Vec<Case> {
     cases
 }
 
-/// Writes out repeated lines.
+/// Expands repeated lines.
 fn unrolled(lines: &[Line]) -> Vec<Line> {
     let mut out = Vec::new();
     let mut at = 0;
@@ -92,7 +93,7 @@ fn unrolled(lines: &[Line]) -> Vec<Line> {
     out
 }
 
-/// All ways to put values in the places of names.
+/// Returns the lines for each combination of values, with the values in place of the names.
 fn filled(lines: Vec<Line>, each: &[(String, Vec<String>)]) -> Vec<Vec<Line>> {
     let Some(((name, values), rest)) = each.split_first() else {
         return vec![unrolled(&lines)];
@@ -109,7 +110,7 @@ fn filled(lines: Vec<Line>, each: &[(String, Vec<String>)]) -> Vec<Vec<Line>> {
         .collect()
 }
 
-/// Plays a case once. The number of the line that went wrong, and what was.
+/// Plays a case once. An error has the number of the line that failed, and the reason.
 fn play(
     control: Option<&'static StandIn>,
     case: &Case,
@@ -153,14 +154,14 @@ pub(crate) fn play_case(text: &str, name: &str) {
     play_all(cases.filter(|case| case.name == name).collect());
 }
 
-/// Plays all other cases of a text.
+/// Plays all cases of a text but the named ones.
 #[track_caller]
 pub(crate) fn play_others(text: &str, named: &[&str]) {
     let cases = cases(text).into_iter();
     play_all(cases.filter(|case| !named.contains(&&*case.name)).collect());
 }
 
-/// Plays the cases that no stand-in need control.
+/// Plays the cases that need no control of the stand-in.
 #[track_caller]
 pub(crate) fn play_anywhere(text: &str) {
     let (_turn, _) = apart_with_kernels();

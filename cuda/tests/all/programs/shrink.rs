@@ -1,11 +1,11 @@
-//! Shortens a program that fails, for a reader.
+//! Shortens failing programs, so that they are easier to read.
 
 use crate::programs::Program;
 
-/// Most runs that are spent on it.
+/// Maximum number of runs for one program.
 const TRIES: usize = 600;
 
-/// Leaves acts out, many at once and then one by one, as long as what is left still fails.
+/// Removes acts, many at once and then one by one, as long as the rest still fails.
 pub(crate) fn shrink(program: &Program, fails: impl Fn(&Program) -> bool) -> Program {
     let mut best = program.clone();
     let mut tries = 0;

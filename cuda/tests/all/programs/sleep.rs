@@ -1,4 +1,4 @@
-//! The sleep of an allocator.
+//! The acts with which an allocator sleeps and wakes.
 
 use larder_cuda::{DeviceAllocError, DeviceAllocator, SleepError};
 
@@ -7,8 +7,8 @@ use crate::programs::things::Thing;
 use crate::programs::words::{Missing, Outcome, Words};
 
 impl Player {
-    /// `sleep`: releases all of the device's memory. What the driver refused once succeeds then, and changed
-    /// nothing.
+    /// `sleep`: releases all of the device's memory. If the driver refuses a call, the blocks must keep their contents,
+    /// and a second try must succeed.
     pub(crate) fn fall_asleep(&mut self) -> Outcome {
         let device = self.device()?;
         let captures = self.capture.is_some() || self.foreign.is_some();
@@ -39,7 +39,7 @@ impl Player {
         self.check_asleep(&device)
     }
 
-    /// What blocks that can be made again hold after a sleep is nobody's promise.
+    /// Forgets the contents of remakable blocks, which a sleep need not keep.
     pub(crate) fn forget_remakable(&mut self) {
         for held in self.blocks.values_mut().filter(|held| held.remakable) {
             held.ready = false;
@@ -47,14 +47,14 @@ impl Player {
         }
     }
 
-    /// Whether something of the program keeps memory in its place.
+    /// Returns whether an export or a fixed block keeps memory in its place.
     fn is_pinned_down(&self) -> bool {
         let pins = |thing: &Thing| matches!(thing, Thing::Export(_) | Thing::Fixed(_));
         self.things.values().any(pins)
     }
 
     fn check_asleep(&self, device: &DeviceAllocator) -> Outcome {
-        // What was refused and is tried again.
+        // Tries refused frees again.
         self.world.context.settle();
         let used = self.world.control.map_or(0, |control| control.used(0));
         if self.memories.len() == 1 && used != 0 {
@@ -72,7 +72,7 @@ impl Player {
         Ok(())
     }
 
-    /// `wake`: brings all back; every block holds what it held.
+    /// `wake`: restores the memory. Every block must have its contents.
     pub(crate) fn wake_up(&mut self) -> Outcome {
         let device = self.device()?;
         if self.is_drawn && !self.is_asleep() {
@@ -106,7 +106,7 @@ impl Player {
         let device = self.device()?;
         let held = self.held_mut(name)?;
         device.set_remakable(&held.block, remakable)?;
-        // Blocks of arenas and windows are copied all the same; their bytes are compared no more.
+        // A sleep copies remakable blocks of arenas and windows, too, but their bytes are not compared any more.
         held.remakable = remakable;
         Ok(())
     }

@@ -35,8 +35,7 @@ pub(crate) enum Thing {
 }
 
 impl Player {
-    /// Plays the acts on things. All others, which look at numbers or control the driver, go on to
-    /// [`expect`](Self::expect).
+    /// Plays the acts on things. All others go on to [`expect`](Self::expect).
     pub(crate) fn play_with_things(&mut self, verb: &str, words: &mut Words<'_>) -> Outcome {
         match verb {
             "prime" => self.prime(words),
@@ -69,7 +68,7 @@ impl Player {
         }
     }
 
-    /// Puts a thing under a name.
+    /// Keeps a thing under a name.
     pub(crate) fn put(&mut self, name: &str, thing: Thing) -> Outcome {
         self.things.insert(name.to_owned(), thing);
         Ok(())

@@ -1,5 +1,5 @@
-//! Programs in several threads over one allocator, each on streams of its own or all on the same ones. Sometimes
-//! one hands a block over: it records an event behind its work, and another thread's stream continues from there.
+//! Programs in several threads over one allocator, each on its own streams or all on the same ones. Sometimes a thread
+//! passes a block on: it records an event after its work, and another thread's stream waits for the event.
 
 use std::thread;
 
@@ -11,13 +11,13 @@ use crate::programs::player::{Player, World, streams};
 use crate::programs::words::Outcome;
 use crate::programs::{Program, Schedule, apart_with_kernels, left};
 
-/// Programs of the ordinary run.
+/// Number of programs in an ordinary run.
 const PROGRAMS: u64 = 30;
 
-/// Acts of a thread.
+/// Number of acts of each thread.
 const ACTS: usize = 100;
 
-/// All threads of one program, and what nobody took.
+/// Runs all threads of one program, and then frees the blocks that no thread received.
 fn run(control: Option<&'static StandIn>, seed: u64) -> Outcome {
     let knobs = Knobs {
         mail: true,
@@ -33,7 +33,7 @@ fn run(control: Option<&'static StandIn>, seed: u64) -> Outcome {
     last.is_drawn = true;
     let memory = last.memory()?.clone();
     let play = |mine: usize| -> Outcome {
-        // On the same streams two threads meet in one arena, and in one stream's steps.
+        // On shared streams, threads meet in one arena and in one stream's steps.
         let of_own = seed % 4 < 2;
         let queues = match of_own {
             true => streams(&world.context, program.streams)?,
@@ -69,7 +69,7 @@ fn run(control: Option<&'static StandIn>, seed: u64) -> Outcome {
     }
     last.let_go()?;
     drop(shared);
-    // What several streams used counts until their events were seen to have passed.
+    // A block that several streams used counts as live until the allocator has seen that their events have happened.
     for act in [
         "release 0",
         "sync",

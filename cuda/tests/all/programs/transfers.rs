@@ -9,16 +9,16 @@ use larder_model::Random;
 
 use crate::common::MIB;
 
-/// Most bytes of one copy from or to pinned memory.
+/// Maximum number of bytes of one copy from or to pinned memory.
 pub(crate) const WINDOW: u64 = 4096;
 
-/// Pinned bytes that are copied from: a window, from any of its first bytes.
+/// Pinned bytes that are copied to blocks: enough for a window from any offset below [`WINDOW`].
 const SOURCE: usize = 2 * WINDOW as usize;
 
-/// Pinned bytes for what is read.
+/// Pinned bytes that are copied from blocks.
 const RESULTS: usize = 256 * WINDOW as usize;
 
-/// Bytes that look like nothing else, enough for every block.
+/// Returns random bytes, enough for every block.
 pub(crate) fn pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERN.get_or_init(|| {
@@ -28,16 +28,16 @@ pub(crate) fn pattern() -> &'static [u8] {
     })
 }
 
-/// A read that was queued: where its bytes go, and what they must be.
+/// A queued read: where its bytes go, and what they must be.
 struct Expected {
     from: usize,
     bytes: Vec<u8>,
     what: String,
 }
 
-/// Pinned memory of one program.
+/// The pinned memory of one program.
 pub(crate) struct Transfers {
-    /// Holds the memory.
+    /// Owns the memory at `start`.
     _pinned: PinnedMemory,
     start: *mut u8,
     used: usize,
@@ -58,7 +58,7 @@ impl Transfers {
         let range = pinned.grow(wish).expect("pinned memory");
         let start = range.start().get() as usize;
         let start = std::ptr::with_exposed_provenance_mut::<u8>(start);
-        // SAFETY: pinned just now, of that size, and no work uses it yet.
+        // SAFETY: the memory was just pinned with a larger size, and no work uses it yet.
         let source = unsafe { std::slice::from_raw_parts_mut(start, SOURCE) };
         source.copy_from_slice(&pattern()[..SOURCE]);
         Self {
@@ -69,10 +69,10 @@ impl Transfers {
         }
     }
 
-    /// Pinned bytes to copy from, which nobody writes: those of the pattern from there on.
+    /// Returns pinned bytes to copy from, which are those of the pattern at the same offset.
     pub(crate) fn source(&self, from: usize, bytes: usize) -> &[u8] {
         assert!(from + bytes <= SOURCE);
-        // SAFETY: inside the pinned memory, which is not written any more.
+        // SAFETY: the bytes are inside the pinned memory, and are not written any more.
         unsafe { std::slice::from_raw_parts(self.start.wrapping_add(from), bytes) }
     }
 
@@ -91,10 +91,10 @@ impl Transfers {
     ) -> Result<(), result::DriverError> {
         assert!(self.has_room(bytes.len()));
         let place = self.start.wrapping_add(SOURCE + self.used);
-        // SAFETY: inside the pinned memory, a part that is used once until all work is done.
+        // SAFETY: the bytes are inside the pinned memory, and are used only once until all work is done.
         let place = unsafe { std::slice::from_raw_parts_mut(place, bytes.len()) };
         place.fill(!bytes.first().copied().unwrap_or(0));
-        // SAFETY: the program holds the block; the place outlives the work.
+        // SAFETY: the program holds the block; the pinned memory outlives the work.
         unsafe { result::memcpy_dtoh_async(place, at, stream.cu_stream()) }?;
         self.expected.push(Expected {
             from: self.used,
@@ -105,12 +105,12 @@ impl Transfers {
         Ok(())
     }
 
-    /// Compares all that was read, once the work is done.
+    /// Compares everything that was read. The work must be done.
     pub(crate) fn check(&mut self) -> Result<(), String> {
         self.used = 0;
         for expected in self.expected.drain(..) {
             let place = self.start.wrapping_add(SOURCE + expected.from);
-            // SAFETY: inside the pinned memory; the work is done.
+            // SAFETY: the bytes are inside the pinned memory, and the work is done.
             let found = unsafe { std::slice::from_raw_parts(place, expected.bytes.len()) };
             compare(found, &expected.bytes, &expected.what)?;
         }

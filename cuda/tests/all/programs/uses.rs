@@ -17,7 +17,7 @@ struct Place {
 }
 
 impl Player {
-    /// A use of a block on a stream is queued next.
+    /// Prepares a use of a block that is queued next on a stream.
     pub(crate) fn use_block(&mut self, name: &str, stream: usize, writes: bool) -> Outcome {
         if self.sleeps(name) {
             return Err(Missing("memory that is awake").into());
@@ -32,7 +32,7 @@ impl Player {
         Ok(())
     }
 
-    /// The place of a use of at most `max` bytes of a written block.
+    /// Returns a part of a written block, of at most `max` bytes.
     fn place(&self, name: &str, part: Part, max: u64) -> Outcome<Place> {
         let held = self.written(name)?;
         let (from, bytes) = part.of(held.block.bytes(), max);
@@ -44,7 +44,7 @@ impl Player {
         })
     }
 
-    /// `set BLOCK STREAM VALUE [PART]`: fills a part; all of a block that was not written yet.
+    /// `set BLOCK STREAM VALUE [PART]`: fills a part, or the whole block if it has not been written yet.
     pub(crate) fn set(&mut self, words: &mut Words<'_>) -> Outcome {
         let (name, stream) = (words.next()?, words.stream()?);
         let (value, part) = (words.number()? as u8, words.part()?);
@@ -55,7 +55,7 @@ impl Player {
         self.fill(name, stream, value, part, max)
     }
 
-    /// `busy BLOCK STREAM [TIMES]`: fills the whole block many times, so that the stream has long work.
+    /// `busy BLOCK STREAM [TIMES]`: fills the whole block many times, which keeps the stream busy for long.
     pub(crate) fn busy(&mut self, words: &mut Words<'_>) -> Outcome {
         let (name, stream) = (words.next()?, words.stream()?);
         let times = words.number_or(40)?;
@@ -80,7 +80,7 @@ impl Player {
         Ok(())
     }
 
-    /// `upload BLOCK STREAM FROM [PART]`: copies a part from pinned memory of the host.
+    /// `upload BLOCK STREAM FROM [PART]`: copies a part from pinned memory.
     pub(crate) fn upload(&mut self, words: &mut Words<'_>) -> Outcome {
         let (name, stream) = (words.next()?, words.stream()?);
         let (from, part) = (words.number()? as usize, words.part()?);
@@ -88,7 +88,7 @@ impl Player {
         let place = self.place(name, part, WINDOW)?;
         self.use_block(name, stream, true)?;
         let source = self.transfers.source(from, place.bytes as usize);
-        // SAFETY: as for `fill`; the source is pinned, and stays as it is.
+        // SAFETY: as for `fill`; the source is pinned, and is never written.
         unsafe { result::memcpy_htod_async(place.at, source, self.queue(stream)) }?;
         let start = place.from as usize;
         place
@@ -97,7 +97,7 @@ impl Player {
         Ok(())
     }
 
-    /// `upload-all BLOCK STREAM FROM`: copies the whole block from pageable memory of the host.
+    /// `upload-all BLOCK STREAM FROM`: copies the whole block from pageable memory.
     pub(crate) fn upload_all(&mut self, words: &mut Words<'_>) -> Outcome {
         let (name, stream) = (words.next()?, words.stream()?);
         let from = words.number()? as usize;
@@ -136,7 +136,7 @@ impl Player {
         Ok(self.transfers.read(queue, place.at, &expected, what)?)
     }
 
-    /// Waits for all work that does not capture, and compares what was read.
+    /// Waits for all streams that are not being captured, and compares what was read.
     pub(crate) fn finish_reads(&mut self) -> Outcome {
         for stream in 0..self.order.streams.len() {
             if !self.captures(stream) {
@@ -146,7 +146,7 @@ impl Player {
         Ok(self.transfers.check()?)
     }
 
-    /// `read-all BLOCK STREAM`: copies the whole block to pageable memory, and compares at once.
+    /// `read-all BLOCK STREAM`: copies the whole block to pageable memory, and compares it at once.
     pub(crate) fn read_all(&mut self, words: &mut Words<'_>) -> Outcome {
         let (name, stream) = (words.next()?, words.stream()?);
         self.compare_whole(name, stream)
@@ -163,7 +163,7 @@ impl Player {
             // SAFETY: as for `fill`; the buffer outlives the copy, for which the host waits below.
             unsafe { result::memcpy_dtoh_async(found.as_mut_slice(), place.at, queue) }
         })?;
-        // A driver may still be on its way.
+        // The copy may still be in progress.
         self.order.sync_stream(stream)?;
         let what = format!("all of {name} on stream {stream}");
         let compared =
@@ -171,7 +171,7 @@ impl Player {
         Ok(compared?)
     }
 
-    /// `copy TO FROM STREAM`: copies as much as both have.
+    /// `copy TO FROM STREAM`: copies as many bytes as both blocks have.
     pub(crate) fn copy(&mut self, words: &mut Words<'_>) -> Outcome {
         let (to, from, stream) = (words.next()?, words.next()?, words.stream()?);
         let source = self.place(from, Part::Head, u64::MAX)?;
@@ -185,7 +185,7 @@ impl Player {
         let target = self.held_mut(to)?;
         target.ready = true;
         let (at, whole, contents) = (target.at(), target.block.bytes(), target.contents.clone());
-        // SAFETY: as for `fill`, of both.
+        // SAFETY: as for `fill`, for both blocks.
         unsafe { result::memcpy_dtod_async(at, source.at, bytes as usize, self.queue(stream)) }?;
         self.effect(stream, move || {
             let source = source.contents.part(0, bytes);
@@ -197,8 +197,8 @@ impl Player {
         Ok(())
     }
 
-    /// `KERNEL TO LEFT RIGHT STREAM VALUE [PART]`: a kernel on the same part of up to three blocks, the first of
-    /// which it writes.
+    /// `KERNEL TO LEFT RIGHT STREAM VALUE [PART]`: launches a kernel on the same part of up to three blocks, of which
+    /// it writes the first.
     pub(crate) fn launch(&mut self, kernel: Kernel, words: &mut Words<'_>) -> Outcome {
         let names = [words.next()?, words.next()?, words.next()?];
         let (stream, value) = (words.stream()?, words.number()? as u32);

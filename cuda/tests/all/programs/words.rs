@@ -3,10 +3,10 @@
 use std::error::Error;
 use std::fmt;
 
-/// What an act gives; an error of any kind says what was wrong.
+/// The result of an act. The error, of any type, says what was wrong.
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Something that an act names is not there, or cannot be used now. A drawn program leaves the act out.
+/// The error for a thing that does not exist or cannot be used now. A drawn program skips the act.
 #[derive(Debug)]
 pub(crate) struct Missing(pub(crate) &'static str);
 
@@ -51,7 +51,7 @@ impl<'a> Words<'a> {
         self.maybe().map_or(Ok(otherwise), number)
     }
 
-    /// Takes a part of a block; the head if none is named.
+    /// Takes a part of a block, or the head if no part is named.
     pub(crate) fn part(&mut self) -> Outcome<Part> {
         match self.maybe() {
             None | Some("head") => Ok(Part::Head),
@@ -61,7 +61,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Takes a limit, budget, size…: `key=value`.
+    /// Takes an option, `key=value` or `key`.
     pub(crate) fn option(&mut self) -> Option<(&'a str, &'a str)> {
         self.maybe()
             .map(|word| word.split_once('=').unwrap_or((word, "")))
@@ -101,12 +101,12 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Where it begins in a block of so many bytes, and how long it is: `max` at most.
+    /// Returns the part's start in a block of `bytes`, and its length, which is at most `max`.
     pub(crate) fn of(self, bytes: u64, max: u64) -> (u64, u64) {
         let length = bytes.min(max);
         let from = match self {
             Self::Head => 0,
-            // Blocks are multiples of this.
+            // Block sizes are multiples of 256.
             Self::Middle => (bytes - length) / 2 / 256 * 256,
             Self::Tail => bytes - length,
         };
