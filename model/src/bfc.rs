@@ -1,9 +1,9 @@
-//! The slow, obvious best fit with coalescing, which predicts the answers of [`RegionPool`](larder_core::RegionPool).
+//! A slow, obvious best fit with coalescing that predicts the answers of [`RegionPool`](larder_core::RegionPool).
 //!
-//! Regions are vectors of pieces. A free piece has a *rank*: the moment it entered its class's list, so that "newest
-//! first" is "highest rank first". Nothing is cached and nothing is linked; every question is a scan. The
-//! documentation of `larder-core`'s engine defines the policies (search FIT1 to FIT3, joining, growth, release), and
-//! this follows it word by word.
+//! A region is a vector of pieces. A free piece has a *rank*, which orders the pieces of a class by the moment at which
+//! they entered their list: "newest first" means "highest rank first". Nothing is cached or linked; every question is
+//! answered by a scan. The documentation of `larder-core`'s engine defines the policies (the search FIT1 to FIT3,
+//! joining, growth, release), and the model follows it word for word.
 
 mod grow;
 mod join;
@@ -27,7 +27,7 @@ pub(crate) enum State {
     Free { point: Option<(u8, u64)>, rank: u64 },
 }
 
-/// A run of a region, wholly used or wholly free, in bytes.
+/// A part of a region, wholly used or wholly free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) start: u64,
@@ -59,7 +59,7 @@ impl Piece {
 pub(crate) struct Region {
     pub(crate) base: u64,
     pub(crate) pieces: Vec<Piece>,
-    /// Whether the sub-allocator refused to take it back in the present pass.
+    /// Whether the sub-allocator refused to release the region in the current pass.
     pub(crate) refused: bool,
 }
 
@@ -69,7 +69,7 @@ impl Region {
     }
 }
 
-/// A piece, by region and index. Valid until anything changes.
+/// The position of a piece: the index of its region, and its index there. Valid until anything changes.
 pub(crate) type Place = (usize, usize);
 
 /// The model of a `RegionPool`.
@@ -80,16 +80,16 @@ pub struct ModelBfc {
     capacity: usize,
     /// In address order.
     regions: Vec<Region>,
-    /// Allocations before the counters were restarted.
+    /// Number of allocations before the counters were restarted.
     cleared: u64,
-    /// Base of the region added or enlarged last.
+    /// Base of the region that was last added or enlarged.
     newest: Option<u64>,
     completed: [u64; 256],
-    /// The events by which all completed points moved since the last sweep.
+    /// Number of events by which the completed points of all streams have advanced since the last sweep.
     advanced: u64,
-    /// Whether fresh memory was left apart from an end in use since the last sweep.
+    /// Whether, since the last sweep, new memory was kept separate from a free end that a stream still uses.
     apart: bool,
-    /// The first stream named, and whether there was another.
+    /// The first stream that was named, and whether another one was named later.
     first_stream: Option<u8>,
     many_streams: bool,
     ranks: u64,
@@ -100,14 +100,14 @@ pub struct ModelBfc {
     source: Source,
 }
 
-/// An error of the model, with every number of the real one.
+/// An error of the model, with every number of the real error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ModelError {
     /// The request has zero bytes.
     ZeroSize,
-    /// The request is too large; its size.
+    /// A request of this size is too large.
     TooLarge(u64),
-    /// No record is left; the capacity.
+    /// All records are in use. The value is their number.
     TableFull(usize),
     /// The place is not free.
     PlaceTaken,
@@ -115,7 +115,7 @@ pub enum ModelError {
     OutOfMemory {
         /// The cause.
         cause: Cause,
-        /// Requested, rounded, limit, reserved, live, free, largest free, pending.
+        /// The requested, rounded, limit, reserved, live, free, largest free and pending bytes.
         numbers: [u64; 8],
     },
     /// An error that the model does not know.
@@ -147,7 +147,7 @@ impl From<AllocError> for ModelError {
     }
 }
 
-/// The number of pieces examined in a class.
+/// Number of pieces examined in each class.
 const SCAN: usize = 4;
 
 /// A grant of the model: address, size, and the stream and event to wait for.
@@ -177,7 +177,7 @@ impl ModelBfc {
         }
     }
 
-    /// Returns the model's sub-allocator, which must get the same instructions as the real one's.
+    /// Returns the model's sub-allocator, which must be given the same instructions as the real allocator's.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -263,7 +263,7 @@ impl ModelBfc {
         self.ranks
     }
 
-    /// Returns the free piece at the end of the newest region, which is used last.
+    /// Returns the wilderness, the free piece at the end of the newest region. It is used last.
     fn wilderness(&self) -> Option<Place> {
         let region = self.region_at(self.newest?)?;
         let last = self.regions[region].pieces.len() - 1;
@@ -274,7 +274,7 @@ impl ModelBfc {
         self.regions.iter().position(|region| region.base == base)
     }
 
-    /// Returns the point, if its event is not completed.
+    /// Returns the point unless its event is completed.
     fn pending(&self, point: Option<(u8, u64)>) -> Option<(u8, u64)> {
         point.filter(|(stream, event)| *event > self.completed[usize::from(*stream)])
     }
@@ -284,7 +284,7 @@ impl ModelBfc {
         self.many_streams |= first != stream;
     }
 
-    /// Returns whether a block would exceed a limit that was lowered below the bytes held.
+    /// Returns whether the limit is below the bytes held and a block of `need` bytes would exceed it.
     fn exceeds_limit(&self, need: u64) -> bool {
         self.reserved() > self.limit && self.live() + need > self.limit
     }
@@ -293,13 +293,13 @@ impl ModelBfc {
         self.pieces().any(|piece| piece.point().is_some())
     }
 
-    /// Marks the events of `stream` up to this one as completed.
+    /// Marks the events of `stream` up to `event` as completed.
     pub fn complete(&mut self, stream: u8, event: u64) {
         let completed = &mut self.completed[usize::from(stream)];
         let before = *completed;
         *completed = before.max(event);
         self.advanced = self.advanced.saturating_add(*completed - before);
-        // Stored points must not fall too far behind, so a long way clears them at once.
+        // Stored points must not fall too far behind the completed ones, so a large advance clears them at once.
         if self.advanced >= EventNumber::WINDOW {
             self.sweep();
         }
@@ -310,7 +310,7 @@ impl ModelBfc {
         self.completed[usize::from(stream)]
     }
 
-    /// Allocates a block as best fit does.
+    /// Allocates a block by best fit.
     ///
     /// # Errors
     /// Exactly the errors of the real allocator.
@@ -342,7 +342,7 @@ impl ModelBfc {
         ModelError::TableFull(self.capacity)
     }
 
-    /// Uses the middle of a free piece. Returns its address.
+    /// Carves a used piece out of a free one, after `padding` bytes. Returns the address of the used piece.
     fn carve(&mut self, place: Place, padding: u64, bytes: u64, requested: u64) -> u64 {
         let old = self.at(place);
         let was_wilderness = self.wilderness() == Some(place);
@@ -370,7 +370,7 @@ impl ModelBfc {
             },
         });
         if rest > 0 {
-            // The rest keeps its place in its list if it stays in its class.
+            // The rest keeps the old piece's place in the list if it stays in the same class.
             let keeps =
                 padding == 0 && !was_wilderness && self.class(rest) == self.class(old.bytes);
             let rank = if keeps { old.rank() } else { self.next_rank() };
@@ -396,12 +396,12 @@ impl ModelBfc {
             .flat_map(|(region, count)| (0..count).map(move |piece| (region, piece)))
     }
 
-    /// Returns the last event that a stream may name.
+    /// Returns the last event of `stream` that a free may name.
     fn window_end(&self, stream: u8) -> u64 {
         self.completed(stream).saturating_add(EventNumber::WINDOW)
     }
 
-    /// Frees the block at `addr`, used on a stream until an event.
+    /// Frees the block at `addr`, which the stream of `point` uses until its event.
     ///
     /// # Errors
     /// Exactly the errors of the real allocator.
@@ -427,7 +427,7 @@ impl ModelBfc {
         Ok(())
     }
 
-    /// Returns the start of the wilderness before an operation, which shows later whether a piece was in a list.
+    /// Returns the start of the wilderness. The start before an operation shows later whether a piece was in a list.
     fn wilderness_start(&self) -> Option<u64> {
         self.wilderness().map(|place| self.at(place).start)
     }
@@ -438,13 +438,13 @@ impl ModelBfc {
         self.forget_refusals();
     }
 
-    /// Sets the limit and releases the memory above it.
+    /// Sets the limit and releases memory above it.
     pub(crate) fn adjust(&mut self, limit: u64) {
         self.set_limit(limit);
         while self.reserved() > self.limit && self.release_one(self.reserved() - self.limit) {}
     }
 
-    /// Releases all free memory. Returns the bytes.
+    /// Releases all free memory. Returns the bytes released.
     pub fn trim(&mut self) -> u64 {
         let before = self.reserved();
         self.forget_refusals();

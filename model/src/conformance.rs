@@ -1,7 +1,7 @@
-//! One suite for every [`BlockAllocator`], which tests the trait's promises through the trait alone.
+//! A suite that tests the promises of [`BlockAllocator`], for any allocator and through the trait alone.
 //!
-//! It runs over the algorithms, each decorator, stacks of decorators, and a device's allocators on real memory. It
-//! frees everything, so it can run again on the same allocator.
+//! It runs on the algorithms, each decorator, stacks of decorators, and a device's allocators on real memory. It frees
+//! everything, so it can run again on the same allocator.
 
 use larder_core::{
     Addr, AddrRange, Align, AllocError, BestFit, Block, BlockAllocator, Chunk, EventNumber,
@@ -11,32 +11,33 @@ use larder_core::{
 
 use crate::Random;
 
-/// The suite's expectations of an allocator beside the trait's promises.
+/// The suite's expectations of an allocator, in addition to the trait's promises.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect {
-    /// Bytes that the suite may have live at a time, at least 256 KiB. The allocator must have as much, with room for
-    /// rounding and for decorators.
+    /// Maximum number of live bytes, at least 256 KiB. The allocator must have this much memory, plus room for rounding
+    /// and for decorators.
     pub capacity_bytes: u64,
-    /// Blocks that the suite may have live at a time, at least 8.
+    /// Maximum number of live blocks, at least 8.
     pub blocks: usize,
     /// The largest alignment to request, in bytes.
     pub max_align: u64,
-    /// Whether a request of zero bytes gets a block, and not an error.
+    /// Whether a request of zero bytes gets a block rather than an error.
     pub zero_size: bool,
     /// Whether a free lowers the live bytes at once.
     pub frees_at_once: bool,
-    /// Whether blocks may be freed after points. Otherwise such a free is refused with [`FreeError::NoStreams`].
+    /// Whether blocks may be freed after stream points. If not, such a free is refused with [`FreeError::NoStreams`].
     pub streams: bool,
     /// Whether a free refuses a point more than [`EventNumber::WINDOW`] ahead.
     pub refuses_far_events: bool,
     /// The stream of the suite's blocks.
     pub stream: StreamId,
-    /// The last event of that stream that may be named; the suite may use all below it.
+    /// The last event of that stream that may be named. The suite may use all earlier events too.
     pub event: EventNumber,
 }
 
 impl Expect {
-    /// Returns the strictest expectations: a megabyte, 24 blocks, alignments up to 64 KiB; the main stream, event 1.
+    /// Returns the strictest expectations: a megabyte, 24 blocks, alignments up to 64 KiB, and event 1 of the main
+    /// stream.
     pub const fn strict() -> Self {
         Self {
             capacity_bytes: 1 << 20,
@@ -109,7 +110,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         freed.unwrap_or_else(|rejected| panic!("{rejected}"));
     }
 
-    /// Bytes of a request of which several fit.
+    /// Returns a size of which the capacity holds several blocks.
     fn max_bytes(&self) -> u64 {
         self.expect.capacity_bytes / 16
     }
@@ -192,7 +193,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         }
     }
 
-    /// Returns a block of another allocator with the same address, size and handle.
+    /// Frees a block of another allocator that has the same address as one of this allocator's blocks.
     fn foreign_blocks_come_back(&self) {
         let first = self.alloc(&self.request(300));
         let mut table = [Chunk::VACANT; 8];
@@ -231,7 +232,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         self.free(first);
     }
 
-    /// An allocator without streams would hand out the block again while work uses it.
+    /// An allocator without streams would allocate the memory again while work still uses it.
     fn points_are_refused(&self) {
         let stream = self.expect.stream;
         let event = self.expect.event;
@@ -259,7 +260,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
                 .allocator
                 .free_after(block, StreamPoint { stream, event });
             freed.unwrap_or_else(|rejected| panic!("{rejected}"));
-            // Work of one stream is ordered, so it needs no wait.
+            // Work on one stream is ordered, so the new block needs no wait.
             let block = self.alloc(&self.request(bytes).without_wait());
             self.free(block);
         }
@@ -311,8 +312,8 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         }
     }
 
-    /// Tests random blocks, each filled to its last granted byte with a value of its own: none overlaps another, or
-    /// the data of a decorator.
+    /// Fills random blocks up to the last granted byte, each with a value of its own. No block may overlap another, or
+    /// a decorator's data.
     fn contents_stay(&self, seed: u64) {
         let mut random = Random::new(seed);
         let mut blocks: Vec<(Block, u64, Pattern)> = Vec::new();

@@ -7,17 +7,17 @@ use larder_core::steps::{Entry, Obstacle, Places, Shape, StepTables, Tag};
 /// Lengths of the tables for steps.
 #[derive(Clone, Copy, Debug)]
 pub struct StepSizes {
-    /// Chunk records of the allocator below.
+    /// Number of chunk records of the allocator below.
     pub tags: usize,
-    /// Allocations of a step.
+    /// Number of allocations of a step.
     pub asked: usize,
-    /// Blocks left by the step before.
+    /// Number of blocks left by the previous step.
     pub inherited: usize,
-    /// The shapes of steps.
+    /// Number of shapes of steps.
     pub shapes: usize,
-    /// Allocations of all shapes.
+    /// Number of allocations of all shapes.
     pub entries: usize,
-    /// Obstacles of a layout.
+    /// Number of obstacles of a layout.
     pub obstacles: usize,
 }
 
@@ -43,7 +43,7 @@ impl OwnedPackTables {
         Self::of(PackSizes::new(lifetimes))
     }
 
-    /// Creates tables of these lengths, whose numbers are not 0: a packer sets all that it reads.
+    /// Creates tables of these lengths. Their numbers are not 0, because a packer must set every number that it reads.
     #[must_use]
     pub fn of(sizes: PackSizes) -> Self {
         let count = sizes.lifetimes;

@@ -1,8 +1,9 @@
 //! Slow, obvious versions of Larder's algorithms, for tests and fuzzing.
 //!
-//! A model predicts the exact answer of each operation (address, size, wait, error with all its numbers) from the
-//! definition of the policies, with plain vectors and full scans; [`run_bfc`] drives it beside the real allocator and
-//! compares. Seeded tests and the fuzzer share one type of operations ([`Op`]).
+//! From the definitions of the policies, a model predicts the exact answer of each operation: the address, size and
+//! wait, or the error with all its numbers. It uses plain vectors and full scans. [`run_bfc`] runs the same operations
+//! on a model and on the real allocator and compares the answers. Seeded tests and the fuzzer share one type of
+//! operation, [`Op`].
 #![forbid(unsafe_code)]
 #![allow(
     clippy::expect_used,

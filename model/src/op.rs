@@ -1,21 +1,23 @@
-//! Operations on an allocator, as seeded tests and the fuzzer draw them.
+//! The operations on an allocator that seeded tests and the fuzzer choose from.
 
 use crate::Random;
 
-/// One operation. Its small numbers are mapped to existing blocks and valid values, so that any sequence makes sense.
+/// One operation. Its small numbers are mapped to existing blocks and valid values, so that any sequence of operations
+/// is valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Allocate `granules` granules less `less` bytes.
+    /// Allocate `granules` granules minus `less` bytes.
     Alloc {
         /// Size in granules, 0 for a request of zero bytes.
         granules: u16,
-        /// Bytes below the full granules.
+        /// Number of bytes missing from whole granules.
         less: u8,
-        /// Alignment of `granule << align`, if above 0.
+        /// If above 0, the alignment is `granule << align`.
         align: u8,
         /// Stream, taken modulo 3.
         stream: u8,
-        /// Bit 0: may wait. Bits 1 and up: with 1, `freed_by` at this distance from the completed point.
+        /// Bit 0: without a wait. The other bits, as a number below 16: `freed_by` at this distance from the completed
+        /// point.
         flags: u8,
     },
     /// Free a live block.
@@ -29,17 +31,17 @@ pub enum Op {
         which: u16,
         /// Stream, modulo 3.
         stream: u8,
-        /// The distance of the event ahead of the completed point.
+        /// The distance from the completed point to the event.
         ahead: u8,
     },
-    /// A stream has completed events.
+    /// Complete events of a stream.
     Complete {
         /// Stream, modulo 3.
         stream: u8,
-        /// The number of events; above 200 a jump far beyond the window of points.
+        /// The number of events. Above 200, a jump to the end of the window of points, or far beyond it.
         by: u8,
     },
-    /// Allocate at a place.
+    /// Allocate at a given address.
     AllocAt {
         /// Granules from the base of the first region.
         offset: u16,
@@ -52,41 +54,41 @@ pub enum Op {
         which: u8,
         /// The new size in granules, or the increase.
         granules: u16,
-        /// Bytes below the full granules.
+        /// Number of bytes missing from whole granules.
         less: u8,
-        /// Bits 0 to 1: stream, modulo 3. Bit 2: also through the sub-allocator. Bit 3: `granules` is an increase.
-        /// From 240 up: about the largest 64-bit size.
+        /// Bits 0 and 1: the stream, modulo 3. Bit 2: the sub-allocator may be called too. Bit 3: `granules` is an
+        /// increase. From 240 up: a size close to 2^64 bytes instead.
         how: u8,
-        /// The distance of the event of a cut-off end ahead of the completed point; 0 for none, 191 for one beyond
-        /// the window.
+        /// The distance from the completed point to the event until which a cut-off end is in use: 0 for no event, 191
+        /// for an event beyond the window.
         ahead: u8,
     },
-    /// Set the limit and release the memory above it.
+    /// Set the limit and release memory above it.
     Adjust {
-        /// The limit in 1/32 of twice the present reservation.
+        /// The limit in sixteenths of the reserved bytes, modulo 33. From 224 up: 1 TiB.
         share: u8,
     },
     /// Release everything that is free.
     Trim,
-    /// The sub-allocator refuses calls from now on.
+    /// Make the sub-allocator refuse to grow.
     RefuseGrow {
         /// The number of calls, modulo 4.
         calls: u8,
     },
-    /// The sub-allocator refuses releases from now on.
+    /// Make the sub-allocator refuse to release.
     RefuseRelease {
         /// The number of calls, modulo 4.
         calls: u8,
     },
-    /// The sub-allocator skips addresses, so that its next range is not adjacent.
+    /// Make the sub-allocator skip addresses, so that its next range is not adjacent to the last.
     Gap,
 }
 
 impl Op {
-    /// Bytes that [`decode`](Self::decode) takes for one operation.
+    /// Number of bytes that [`decode`](Self::decode) takes.
     pub const ENCODED_BYTES: usize = 7;
 
-    /// Decodes an operation; every sequence of bytes is one.
+    /// Decodes an operation. Every sequence of bytes is valid.
     pub fn decode(bytes: [u8; Self::ENCODED_BYTES]) -> Self {
         let [kind, a, b, c, d, e, f] = bytes;
         let wide = u16::from_le_bytes([a, b]);

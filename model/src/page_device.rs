@@ -1,14 +1,14 @@
-//! A device that maps pages, as its driver documents it and as strictly: the check of every plan.
+//! A simulated device that maps pages and enforces the rules that the driver documents. It checks every plan.
 //!
-//! It counts the calls, holds no more memory than it has, refuses calls on request, and records exactly which bytes
-//! are behind each address. The first broken rule is kept as a [`violation`](PageDevice::violation):
+//! It counts the calls, refuses memory beyond its capacity, refuses calls on request, and records which bytes are
+//! behind each address. It keeps the first broken rule as a [`violation`](PageDevice::violation):
 //!
-//! * a call the driver would not allow: mapping over a mapping, releasing a mapped handle, setting
-//!   access where nothing is mapped;
-//! * an unmap under a live block, or of a page that queued work still uses;
-//! * a live byte without memory, without access, or whose memory is another live byte's too;
-//! * memory given to one stream while another stream's queued work uses it;
-//! * mapping, elsewhere, memory that is pinned.
+//! * a call that the driver would not allow: mapping over a mapping, releasing a mapped handle, setting access where
+//!   nothing is mapped;
+//! * unmapping a page of a live block, or a page that queued work still uses;
+//! * a live byte that has no memory or no access, or that shares its memory with another live byte;
+//! * memory granted to one stream while another stream's queued work uses it;
+//! * mapping pinned memory at another address.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -24,7 +24,7 @@ pub struct PageCalls {
     pub create: u64,
     /// Mappings made.
     pub map: u64,
-    /// Mappings undone.
+    /// Mappings removed.
     pub unmap: u64,
     /// Handles released.
     pub release: u64,
@@ -33,7 +33,7 @@ pub struct PageCalls {
 }
 
 impl PageCalls {
-    /// Returns the number of all calls.
+    /// Returns the total number of calls.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.create + self.map + self.unmap + self.release + self.set_access
@@ -44,7 +44,7 @@ impl PageCalls {
 #[derive(Clone, Copy, Debug)]
 struct Page {
     handle: u32,
-    /// The page within the handle.
+    /// The index of the page within the handle.
     index: u64,
     access: bool,
     /// Number of live blocks that overlap it.
@@ -53,7 +53,7 @@ struct Page {
     pins: u32,
 }
 
-/// Bytes of a handle.
+/// A range of bytes in a handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Bytes {
     handle: u32,
@@ -65,7 +65,7 @@ struct Bytes {
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     memory: Bytes,
-    /// First address of `memory`.
+    /// The address at which `memory` begins.
     address: u64,
     point: StreamPoint,
 }
@@ -81,7 +81,7 @@ struct Handle {
 struct State {
     handles: HashMap<u32, Handle>,
     pages: HashMap<u64, Page>,
-    /// Address page by handle and page, for the memory of live blocks.
+    /// The address pages of live blocks, by handle and by page within the handle.
     used: HashMap<(u32, u64), u64>,
     queued: Vec<Queued>,
     held_bytes: u64,
@@ -92,7 +92,7 @@ struct State {
     refuse_in: Option<u64>,
     /// Whether anything was ever pinned.
     pins: bool,
-    /// The time in calls, if it is measured.
+    /// The time spent in calls, if it is measured.
     time: Option<Duration>,
     violation: Option<String>,
 }
@@ -106,7 +106,7 @@ pub struct PageDevice {
 }
 
 impl PageDevice {
-    /// Creates a device of `capacity_bytes`, mapped in pages.
+    /// Creates a device that has `capacity_bytes` of memory and maps pages of `page_bytes`.
     #[must_use]
     pub fn new(page_bytes: u64, capacity_bytes: u64) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl PageDevice {
         self.state.lock().unwrap_or_else(|lock| lock.into_inner())
     }
 
-    /// Returns the calls made so far, without refused ones.
+    /// Returns the calls made so far, except refused ones.
     #[must_use]
     pub fn calls(&self) -> PageCalls {
         self.state().calls
@@ -131,7 +131,7 @@ impl PageDevice {
         self.state().made = Some(Vec::new());
     }
 
-    /// Takes the calls kept so far, without refused ones.
+    /// Takes the calls kept so far, which exclude refused ones.
     #[must_use]
     pub fn take_calls(&self) -> Vec<PageCall> {
         let mut state = self.state();
@@ -161,23 +161,23 @@ impl PageDevice {
         self.state().time = Some(Duration::ZERO);
     }
 
-    /// Returns the time in calls; zero unless it is [measured](Self::time_calls).
+    /// Returns the time spent in calls, or zero if it is not [measured](Self::time_calls).
     #[must_use]
     pub fn time_in_calls(&self) -> Duration {
         self.state().time.unwrap_or_default()
     }
 
-    /// Refuses one call after `calls` more; `None` refuses none.
+    /// Refuses one call, after letting `calls` calls pass; with `None`, refuses none.
     pub fn refuse_in(&self, calls: Option<u64>) {
         self.state().refuse_in = calls;
     }
 
-    /// Begins the life of a block, used on a stream.
+    /// Marks a block as live and used on `stream`.
     pub fn begin_use(&self, range: AddrRange, stream: StreamId) {
         self.state().begin_use(self.page_bytes, range, stream);
     }
 
-    /// Ends the life of a block; its work is still queued up to the point, if any.
+    /// Marks a block as freed. If there is a point, queued work uses its memory up to that point.
     pub fn end_use(&self, range: AddrRange, point: Option<StreamPoint>) {
         self.state().end_use(self.page_bytes, range, point);
     }
@@ -202,7 +202,7 @@ impl PageDevice {
         }
     }
 
-    /// Marks the stream's work up to this event as done.
+    /// Marks the work of the point's stream as done up to the point's event.
     pub fn complete(&self, point: StreamPoint) {
         let gone =
             |work: &Queued| work.point.stream == point.stream && work.point.event <= point.event;
@@ -304,7 +304,7 @@ impl State {
         }
     }
 
-    /// Unmaps a range. Returns whether all of it was the handle's, in order, and unused.
+    /// Unmaps a range. Returns whether it was a mapping of the whole handle, in order, and unused.
     fn unmap(&mut self, page_bytes: u64, handle: u32, range: AddrRange) -> bool {
         let entry = self.handles.get(&handle);
         let mut kept = entry.is_some_and(|entry| entry.bytes == range.bytes());

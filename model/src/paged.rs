@@ -1,7 +1,7 @@
-//! Drives a paged allocator over a [`PageDevice`], which checks every plan byte by byte.
+//! Random operations on a paged allocator over a [`PageDevice`], which checks every plan byte by byte.
 //!
-//! Several plans are under way at once, calls are refused, and limits change between two calls of a plan. Bytes
-//! choose the operations, so that seeded tests and the fuzzer share them.
+//! Several plans are in progress at once, calls are refused, and limits change between two calls of a plan. Operations
+//! are decoded from bytes, so that seeded tests and the fuzzer share them.
 
 use larder_core::pages::{
     Backing, Handle, Mapping, PageAttempt, PageConfig, PageDriver, PageEntry, PagePlan, PagePool,
@@ -14,12 +14,12 @@ use larder_core::{
 
 use crate::PageDevice;
 
-/// Bytes that choose the policies, the tables and the device.
+/// Bytes from which the policies, the tables and the device are decoded.
 pub type PagedHead = [u8; 12];
 /// Bytes of one operation.
 pub type PagedOp = [u8; 5];
 
-/// A broken rule, and its operation.
+/// A broken rule, and the operation that broke it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PagedFault {
     /// Number of the operation, from 0.
@@ -36,7 +36,7 @@ impl std::fmt::Display for PagedFault {
 
 const GRANULE: u64 = 256;
 const STREAMS: usize = 3;
-/// The most plans under way at once.
+/// Maximum number of plans in progress at once.
 const PLANS: usize = 3;
 
 /// A live block.
@@ -46,7 +46,7 @@ struct Live {
     pins: u32,
 }
 
-/// A plan under way, for an allocation or a release.
+/// A plan in progress, for an allocation (with an `attempt`) or a release.
 struct Open {
     plan: PagePlan,
     attempt: Option<PageAttempt>,
@@ -63,11 +63,11 @@ struct Run<'t, 'd> {
     /// The newest event of each stream, and the number of completed ones.
     streams: [(u64, u64); STREAMS],
     streams_used: usize,
-    /// The limit, if it was last lowered below the bytes held.
+    /// The limit that was last set, or the bytes held then if these were more.
     excused: u64,
 }
 
-/// Decodes the policies: configuration, bytes of the device, and records of chunks, handles and mappings.
+/// Decodes the configuration, the bytes of the device, and the numbers of chunk, handle and mapping records.
 #[must_use]
 fn decode(head: PagedHead) -> (PageConfig, u64, [usize; 3]) {
     let page = GRANULE << (head[0] % 5);
@@ -86,21 +86,20 @@ fn decode(head: PagedHead) -> (PageConfig, u64, [usize; 3]) {
         config.limit_bytes = capacity * u64::from(head[5]) / 128;
     }
     config.floor_bytes = page * u64::from(head[6] % 4);
-    // Every invariant is checked after every operation: small tables allow many operations.
+    // Every invariant is checked after every operation, so small tables allow more operations.
     let chunks = 2 + usize::from(head[7]);
     let handles = 2 + usize::from(head[8] % 48);
     let mappings = 2 + usize::from(head[9] % 192);
     (config, capacity, [chunks, handles, mappings])
 }
 
-/// Runs the operations and checks every invariant and every rule after each; frees and releases everything at the
-/// end.
+/// Runs the operations and checks every invariant and every rule after each. Frees and releases everything at the end.
 ///
 /// # Errors
 /// The first rule broken.
 ///
 /// # Panics
-/// If a configuration decoded from bytes were refused.
+/// If a decoded configuration is refused.
 pub fn run_paged(
     head: PagedHead,
     ops: impl IntoIterator<Item = PagedOp>,
@@ -184,7 +183,7 @@ impl Run<'_, '_> {
         self.advance(attempt)
     }
 
-    /// Continues an allocation until it is done or has a plan.
+    /// Continues an allocation until it is done or needs a plan.
     fn advance(&mut self, mut attempt: PageAttempt) -> Result<(), String> {
         match self.paged.get_mut().advance(&mut attempt) {
             Progress::Ready(grant) => self.granted(grant.block, attempt.request()),
@@ -231,14 +230,13 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Allocates at an address in the range, on a granule or not.
+    /// Allocates at an address in the range, which may or may not be a multiple of the granule.
     fn allocate_at(&mut self, size: u16, place: u8, near: u8) -> Result<(), String> {
         let request = self.request(size, 0, 1);
         let unit = self.config.page_bytes / 8 + u64::from(place.is_multiple_of(16));
         let start = self.config.addresses.start().get() + u64::from(place) * unit;
         let range = AddrRange::new(Addr::new(start), request.bytes).expect("far from the end");
         let chunk = ChunkHandle::new(u32::from(near));
-        // For any stream, or for one.
         let stream =
             (!place.is_multiple_of(2)).then(|| StreamId::new(near % self.streams_used as u8));
         self.advance(PageAttempt::at(range, chunk, stream))
@@ -286,9 +284,9 @@ impl Run<'_, '_> {
         freed.map_err(|rejected| rejected.error.to_string())
     }
 
-    /// Grows a block into the free memory behind it, or cuts its end off, which its stream may still use.
+    /// Grows a block into the free memory behind it, or cuts off its end, which its stream may still use.
     fn resize(&mut self, which: usize, size: u16) -> Result<(), String> {
-        // Pins cover whole blocks.
+        // A pin covers a whole block, so a pinned block is not resized.
         let which = which % self.live.len().max(1);
         if self.live.get(which).is_none_or(|live| live.pins > 0) {
             return Ok(());
@@ -328,7 +326,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Makes one call of a plan under way, or all that are left.
+    /// Makes one call of a plan in progress, or all remaining calls.
     fn call(&mut self, which: usize, how: u8) -> Result<(), String> {
         if self.open.is_empty() {
             return Ok(());
@@ -450,7 +448,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Ends every plan, frees everything, and releases all memory that can be.
+    /// Finishes every plan, frees everything, and releases as much memory as possible.
     fn end(&mut self) -> Result<(), String> {
         self.device.refuse_in(None);
         while !self.open.is_empty() {
@@ -476,7 +474,7 @@ impl Run<'_, '_> {
         }
         self.check()?;
         let left = self.paged.stats().reserved_bytes;
-        // Cutting handles out of a free chunk takes records.
+        // Cutting handles out of a free chunk needs vacant records.
         let roomy = self.paged.get_mut().report().vacant_records > 2
             && self.paged.page_stats().lost_mappings == 0;
         if self.config.floor_bytes == 0 && left > 0 && roomy {

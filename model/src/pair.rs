@@ -1,5 +1,5 @@
-//! The real allocator beside the model: each operation goes to both, and every answer, chunk, region, counter and call
-//! of the sub-allocator is compared.
+//! The real allocator and its model: each operation goes to both, and every answer, chunk, region, counter and call to
+//! the sub-allocator is compared.
 
 use larder_core::{
     AddrRange, AllocError, BestFit, Block, BlockAllocator, Chunk, ChunkState, EventNumber,
@@ -15,7 +15,7 @@ use crate::{ModelBfc, Source};
 /// The answer of both, or their first difference.
 pub type Played<T> = Result<T, String>;
 
-/// Both allocators, what streams may still use of their memory, and the calls of their sub-allocators.
+/// The real allocator and its model, the memory that streams may still use, and the calls to the sub-allocators.
 pub struct Pair<'t> {
     real: Shared<RegionPool<'t>, Source>,
     model: ModelBfc,
@@ -32,7 +32,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, real: &T, model: &T) -> Play
 }
 
 impl<'t> Pair<'t> {
-    /// Creates both with these policies, tables as long as this one, and equal sub-allocators.
+    /// Creates both allocators with these policies, equally long tables and equal sub-allocators.
     ///
     /// # Panics
     /// If the configuration is invalid.
@@ -57,18 +57,18 @@ impl<'t> Pair<'t> {
         self.real.get_mut()
     }
 
-    /// Instructs the sub-allocators.
+    /// Calls `f` on both sub-allocators.
     pub fn sources(&self, f: impl Fn(&Source)) {
         f(self.real.source());
         f(self.model.source());
     }
 
-    /// Returns the bytes that the sub-allocator has lent.
+    /// Returns the bytes held from the sub-allocator.
     pub fn out_bytes(&self) -> u64 {
         self.real.source().out_bytes()
     }
 
-    /// Returns the calls of the sub-allocator since the last call of this.
+    /// Returns the calls to the sub-allocator since they were last taken.
     pub fn take_calls(&mut self) -> Vec<Call> {
         core::mem::take(&mut self.calls)
     }
@@ -94,7 +94,7 @@ impl<'t> Pair<'t> {
         self.answered("alloc", answer, &seen, &model)
     }
 
-    /// Allocates at a place.
+    /// Allocates at a given address.
     ///
     /// # Errors
     /// The first difference.
@@ -116,7 +116,7 @@ impl<'t> Pair<'t> {
         self.answered("alloc_at", answer, &seen, &model)
     }
 
-    /// Frees a block, which `point`'s stream uses until its event.
+    /// Frees a block that the stream of `point` uses until its event.
     ///
     /// # Errors
     /// The first difference.
@@ -141,7 +141,7 @@ impl<'t> Pair<'t> {
         self.answered("free", answer, &seen, &model)
     }
 
-    /// Resizes a block; `over` the sub-allocator too.
+    /// Resizes a block. With `over`, the sub-allocator may be called too.
     ///
     /// # Errors
     /// The first difference.
@@ -168,7 +168,7 @@ impl<'t> Pair<'t> {
         };
         let place = |block: &Block| (block.addr(), block.handle());
         same("place", &place(block), &place(&before))?;
-        // The former value is as valid as the new one exactly if the size is the same.
+        // The former value is still valid exactly if the size is the same.
         let ours = self.real.requested_bytes(&before).is_some();
         same("former value", &ours, &(before == *block))?;
         self.uses.resized(&before, block, &to)?;
@@ -182,7 +182,7 @@ impl<'t> Pair<'t> {
             .block_from_raw(RawBlock { addr, handle })
     }
 
-    /// Completes the events of a stream up to this one.
+    /// Completes the events of `stream` up to `event`.
     ///
     /// # Errors
     /// The first difference.
@@ -208,7 +208,7 @@ impl<'t> Pair<'t> {
         self.answered("add_region", answer, &answer, &model)
     }
 
-    /// Sets the limit and releases the memory above it. Returns the bytes above it that are left.
+    /// Sets the limit and releases memory above it. Returns the bytes that are still held above it.
     ///
     /// # Errors
     /// The first difference.
@@ -229,7 +229,7 @@ impl<'t> Pair<'t> {
         self.compare()
     }
 
-    /// Releases all free memory. Returns the bytes.
+    /// Releases all free memory. Returns the bytes released.
     ///
     /// # Errors
     /// The first difference.
@@ -239,7 +239,7 @@ impl<'t> Pair<'t> {
         self.answered("trim", released, &released, &model)
     }
 
-    /// Returns the bytes held, and those that a lower limit would leave.
+    /// Returns the reserved and the stable bytes.
     ///
     /// # Errors
     /// The first difference.
@@ -267,7 +267,7 @@ impl<'t> Pair<'t> {
         self.real.stats()
     }
 
-    /// Compares an answer, and then everything that can be seen of both.
+    /// Compares an answer, and then everything else that is visible of both.
     fn answered<T, U: PartialEq + std::fmt::Debug>(
         &mut self,
         what: &str,

@@ -1,4 +1,4 @@
-//! Policies, table and device of one run, as seeded tests and the fuzzer draw them.
+//! The policies, table and device of one run, which seeded tests and the fuzzer choose at random.
 
 use std::num::NonZeroU32;
 
@@ -11,13 +11,13 @@ use crate::Random;
 pub struct Policies {
     /// The policies.
     pub config: RegionConfig,
-    /// Records of the chunk table.
+    /// Number of records in the chunk table.
     pub records: usize,
     /// First address of the device.
     pub start: u64,
-    /// Bytes of the device.
+    /// Size of the device in bytes.
     pub bytes: u64,
-    /// Streams that operations use; with one, every free is one that the stream still uses.
+    /// Number of streams that operations use. If it is 1, the stream may still use every block that is freed.
     pub streams: u8,
 }
 
@@ -25,10 +25,10 @@ pub struct Policies {
 const GRANULE: u64 = 256;
 
 impl Policies {
-    /// Bytes that [`decode`](Self::decode) takes.
+    /// Number of bytes that [`decode`](Self::decode) takes.
     pub const ENCODED_BYTES: usize = 5;
 
-    /// Decodes policies: the default's or any mixture, with small units, so that ties and exhaustion are frequent.
+    /// Decodes policies in any combination. Units are small, so that ties and exhaustion are frequent.
     pub fn decode(bytes: [u8; Self::ENCODED_BYTES]) -> Self {
         let [kind, unit, size, limit, start] = bytes;
         let ahead = NonZeroU32::new(1 + u32::from(unit / 32));
@@ -41,7 +41,7 @@ impl Policies {
                     ahead_divisor: ahead.filter(|_| kind & 1 == 1),
                 },
                 collect_regions: kind & 2 == 0,
-                // Sometimes the limit is a multiple of nothing.
+                // Sometimes the limit is not a whole number of granules.
                 limit_bytes: if limit % 3 == 0 {
                     bytes / 2 + 128
                 } else {

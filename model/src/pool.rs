@@ -1,6 +1,6 @@
-//! The LRU pool, slow and obvious: one vector of idle buffers, oldest first, scanned for every question.
+//! A slow, obvious LRU pool: one vector of idle buffers, oldest first, which is scanned for every question.
 //!
-//! It has a [`Source`] of its own with the history of the real one's, so it predicts addresses too.
+//! It has its own [`Source`], with the same history as the real pool's, so it predicts addresses too.
 
 use larder_core::pool::{PoolConfig, PoolCounters};
 use larder_core::{AddrRange, Align, GrowRequest, Request, SubAllocator};
@@ -11,9 +11,9 @@ use crate::Source;
 pub(crate) struct Held {
     pub(crate) range: AddrRange,
     pub(crate) bytes: u64,
-    /// The step in which it became idle.
+    /// The step in which the buffer became idle.
     pub(crate) step: u32,
-    /// Whether the sub-allocator refused to take it back.
+    /// Whether the sub-allocator refused to release the buffer.
     pub(crate) stuck: bool,
 }
 
@@ -23,18 +23,18 @@ pub(crate) struct Out {
     pub(crate) requested_bytes: u64,
 }
 
-/// An answer without the parts that only the real pool knows: the block's address, or the error's words.
+/// The part of an answer that the model predicts: the block's address, or an error in words.
 pub(crate) type Answer = Result<u64, String>;
 
 pub(crate) struct ModelPool {
     pub(crate) config: PoolConfig,
     pub(crate) records: usize,
     pub(crate) limit: u32,
-    /// All idle buffers, in the order in which they became idle.
+    /// All idle buffers, stuck ones included, in the order in which they became idle.
     pub(crate) kept: Vec<Held>,
     pub(crate) out: Vec<Out>,
     pub(crate) counters: PoolCounters,
-    /// Evicted sizes, one entry a size, the latest last.
+    /// Evicted sizes, each with its number of evictions, the latest last.
     pub(crate) ghosts: Vec<(u64, u32)>,
     pub(crate) step: u32,
     pub(crate) source: Source,
@@ -63,7 +63,7 @@ impl ModelPool {
             let from = 1u64 << k;
             (0..steps).map(move |i| from * steps + i * from)
         });
-        // In fractions of a step, so that small doublings have only whole sizes.
+        // Sizes are multiplied by `steps` here, so that fractional sizes in small doublings can be left out.
         let whole = classes.filter(|size| size.is_multiple_of(steps));
         let mut fits = whole.map(|size| size / steps);
         let rounded = fits.find(|size| *size >= total).unwrap_or(0);

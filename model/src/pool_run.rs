@@ -1,4 +1,4 @@
-//! Random operations on an LRU pool and on its [`ModelPool`], compared after each.
+//! Random operations on an LRU pool and its [`ModelPool`], which are compared after each.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -9,13 +9,13 @@ use larder_core::{Align, AllocError, Block, BlockAllocator, Request};
 use crate::Source;
 use crate::pool::ModelPool;
 
-/// Bytes that choose the policies.
+/// Bytes from which the policies are decoded.
 pub type PoolHead = [u8; 8];
 
-/// One operation: its kind, and three numbers, reduced to valid values.
+/// One operation: its kind, and three numbers that are mapped to valid values.
 pub type PoolOp = [u8; 4];
 
-/// The difference between the pool and the model, and its operation.
+/// A difference between the pool and the model, and the operation that showed it.
 #[derive(Debug)]
 pub struct PoolMismatch(String);
 
@@ -25,7 +25,7 @@ impl fmt::Display for PoolMismatch {
     }
 }
 
-/// A pool and its model, with the same operations.
+/// A pool and its model, which are given the same operations.
 struct Pair {
     real: PoolAllocator<Source>,
     model: ModelPool,
@@ -33,7 +33,7 @@ struct Pair {
     blocks: Vec<Block>,
 }
 
-/// Runs operations on a pool and on its model, and compares them after each.
+/// Runs operations on a pool and its model, and compares the two after each.
 ///
 /// # Errors
 /// The first difference, or a broken invariant.
@@ -110,7 +110,7 @@ impl Pair {
         }
     }
 
-    /// Runs an operation on both; the real pool must report the bytes by which the model's reservation fell.
+    /// Runs an operation on both. The real pool must report the number of bytes that the model released.
     fn both(
         &mut self,
         real: impl FnOnce(&PoolAllocator<Source>) -> u64,

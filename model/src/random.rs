@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Creates the sequence of this seed.
+    /// Creates a generator with this seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }

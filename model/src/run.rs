@@ -1,4 +1,4 @@
-//! Random operations on a [`Pair`]: maps each to existing blocks and valid values.
+//! Random operations on a [`Pair`], each mapped to existing blocks and valid values.
 
 use larder_core::{Addr, AddrRange, Align, Block, Chunk, EventNumber, Request, Resize, StreamId};
 
@@ -30,7 +30,8 @@ struct Run<'t> {
     live: Vec<Block>,
 }
 
-/// Runs the operations on the real allocator and the model; at the end everything is freed, and all memory goes back.
+/// Runs the operations on the real allocator and the model. At the end, everything is freed and all memory must be
+/// released.
 ///
 /// # Errors
 /// The first difference.
@@ -103,7 +104,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Frees everything, once all streams are done and nothing is refused any more: all memory goes back.
+    /// Frees everything, completes all streams and stops refusing releases. All memory must then be released.
     fn end(&mut self) -> Played<()> {
         while !self.live.is_empty() {
             self.free(0, None)?;
@@ -120,7 +121,7 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the event this far ahead of the last one that the stream completed.
+    /// Returns the event `ahead` events after the last one that the stream completed.
     fn event_ahead(&self, stream: u8, ahead: u64) -> u64 {
         self.pair.model().completed(stream).saturating_add(ahead)
     }
@@ -216,7 +217,7 @@ impl Run<'_> {
         self.pair.complete(stream, event)
     }
 
-    /// Half the places are wanted for any use, the others on a stream.
+    /// Allocates at a given address: for any stream if the offset is even, otherwise for one stream.
     fn alloc_at(&mut self, offset: u16, granules: u8) -> Played<()> {
         let base = self.pair.model().first_base().unwrap_or(0);
         let start = base + u64::from(offset) * self.granule + u64::from(offset == 7);

@@ -7,18 +7,18 @@ use larder_core::{Addr, AddrRange, GrowRequest, SubAllocError, SubAllocator, rou
 /// A call that reached the sub-allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// Bytes requested and given.
+    /// Bytes requested and granted.
     Grow(u64),
     /// Bytes requested and refused.
     GrowRefused(u64),
-    /// Bytes taken back.
+    /// Bytes released.
     Release(u64),
-    /// Bytes that were to go back and were refused.
+    /// Bytes whose release was refused.
     ReleaseRefused(u64),
 }
 
 impl Call {
-    /// Returns the bytes that it is about.
+    /// Returns the bytes of the call.
     pub const fn bytes(self) -> u64 {
         match self {
             Self::Grow(bytes) | Self::GrowRefused(bytes) => bytes,
@@ -27,11 +27,11 @@ impl Call {
     }
 }
 
-/// The start and the bytes of the range that a sub-allocator gives for so many requested bytes.
+/// A function that returns the start and the bytes of the range for a number of requested bytes.
 pub type Broken = fn(u64) -> (u64, u64);
 
-/// Returns ascending ranges, each right behind the last unless told to leave gaps, and reuses what is released at the
-/// end. Equal histories give equal answers, so two sources stay in step.
+/// A sub-allocator of ascending ranges. Each range follows directly on the last unless gaps are requested, and
+/// addresses released at the end are used again. Equal histories give equal answers, so two sources stay in step.
 #[derive(Clone, Debug)]
 pub struct Source {
     next: Cell<u64>,
@@ -41,7 +41,7 @@ pub struct Source {
     refuse_grow: Cell<u32>,
     refuse_release: Cell<u32>,
     broken: Cell<Option<Broken>>,
-    /// The ranges in use: disjoint, not adjacent, `(start, end)`, ascending.
+    /// The ranges in use as `(start, end)`, ascending, neither overlapping nor adjacent.
     out: RefCell<Vec<(u64, u64)>>,
     log: RefCell<Vec<Call>>,
 }
@@ -77,26 +77,27 @@ impl Source {
         self.next.set(self.next.get() + bytes);
     }
 
-    /// Leaves `bytes` bytes in front of every range from now on. Above 0, no address is given twice, so that no range
-    /// is taken for a former one.
+    /// Leaves `bytes` bytes in front of every range from now on. If `bytes` is above 0, no address is granted twice, so
+    /// that no range is mistaken for an earlier one.
     pub fn leave_gaps(&self, bytes: u64) {
         self.gap_bytes.set(bytes);
     }
 
-    /// Sets the most bytes in use at a time.
+    /// Sets the maximum number of bytes in use.
     pub fn set_capacity(&self, bytes: u64) {
         self.capacity_bytes.set(bytes);
     }
 
-    /// Answers with these ranges from now on, whatever promises they break; with `None`, keeps its promises again.
+    /// From now on, answers with the ranges of `broken`, which may break any promise. With `None`, keeps the promises
+    /// again.
     pub fn answer_with(&self, broken: Option<Broken>) {
         self.broken.set(broken);
     }
 
-    /// Lends a range that was not requested, so that it can be released.
+    /// Marks a range that was not requested as in use, so that it can be released.
     ///
     /// # Panics
-    /// If a part of it is lent already.
+    /// If a part of it is already in use.
     pub fn hand_out(&self, range: AddrRange) {
         let (mut start, mut end) = (range.start().get(), range.end().get());
         let mut out = self.out.borrow_mut();
@@ -122,17 +123,17 @@ impl Source {
             .sum()
     }
 
-    /// Returns the calls since the last call of this.
+    /// Returns the calls since the log was last taken.
     pub fn take_log(&self) -> Vec<Call> {
         self.log.take()
     }
 
-    /// Returns the number of ranges given since the last [`take_log`](Self::take_log).
+    /// Returns the number of ranges granted since the last [`take_log`](Self::take_log).
     pub fn grows(&self) -> u64 {
         self.count(|call| matches!(call, Call::Grow(_)))
     }
 
-    /// Returns the number of ranges taken back since the last [`take_log`](Self::take_log).
+    /// Returns the number of ranges released since the last [`take_log`](Self::take_log).
     pub fn releases(&self) -> u64 {
         self.count(|call| matches!(call, Call::Release(_)))
     }

@@ -1,4 +1,4 @@
-//! Random programs of steps over a range whose pages move, checked by the device.
+//! Random programs of steps over a range whose pages move. The device checks them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use larder_core::{
 
 use crate::{OwnedTables, PageDevice, StepSizes};
 
-/// Bytes that choose tables and policies.
+/// Bytes from which the tables and policies are decoded.
 pub type StepsHead = [u8; 4];
 /// Bytes of one operation.
 pub type StepsOp = [u8; 2];
@@ -20,14 +20,14 @@ const PAGE: u64 = 64 << 10;
 const PAGES: u64 = 512;
 const BASE: u64 = 1 << 32;
 
-/// Runs a program of steps. An operation may repeat the `scripts` of earlier steps, so that shapes come again,
-/// exactly or nearly.
+/// Runs a program of steps. An operation may repeat the script of an earlier step, so that shapes recur, exactly or
+/// nearly.
 ///
 /// # Errors
 /// The first rule broken.
 ///
 /// # Panics
-/// If a configuration decoded from bytes were refused.
+/// If a decoded configuration is refused.
 pub fn run_steps(head: StepsHead, ops: impl IntoIterator<Item = StepsOp>) -> Result<(), String> {
     let lent = |byte: u8, max: usize| {
         if byte < 200 {
@@ -85,7 +85,7 @@ struct Run<'t> {
     steps: Steps<'t>,
     paged: Shared<PagePool<'t>, PageDevice>,
     live: BTreeMap<u64, Block>,
-    /// The operations of this step, and those of the last ones.
+    /// The operations of this step, and those of each earlier step.
     script: Vec<StepsOp>,
     old: Vec<Vec<StepsOp>>,
 }
@@ -151,7 +151,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Checks that saved plans can be loaded again, and changed ones cannot.
+    /// Checks that saved plans in which one bit was changed are not loaded.
     fn save_and_load(&mut self, value: u8) -> Result<(), String> {
         let granule = Granule::DEFAULT.bytes();
         let mut plans = Vec::new();

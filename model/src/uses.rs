@@ -1,4 +1,5 @@
-//! Memory that queued work may still use, and whether a grant respects it: an oracle that knows no policy.
+//! An oracle that knows no policy: it records the memory that queued work may still use, and checks each grant against
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ impl Uses {
         *completed = event.max(*completed);
     }
 
-    /// Notes a free; one without a point vouches that nothing uses the memory.
+    /// Records a free. A free without a point asserts that nothing uses the memory.
     pub(crate) fn freed(&mut self, range: AddrRange, point: Option<(u8, u64)>) {
         if let Some((stream, event)) = point {
             let (start, end) = (range.start().get(), range.end().get());
@@ -28,7 +29,7 @@ impl Uses {
         }
     }
 
-    /// Checks a grant: all uses are completed, the request's stream's own, or waited for.
+    /// Checks a grant: every use of its memory must be completed, on the request's own stream, or waited for.
     pub(crate) fn granted(&mut self, grant: &Grant, request: &Request) -> Result<(), String> {
         if grant.wait.is_some() && !request.may_wait {
             return Err(format!("{request:?} waits: {:?}", grant.wait));
@@ -45,12 +46,12 @@ impl Uses {
         })
     }
 
-    /// Checks memory taken at once, on one stream or for any use.
+    /// Checks memory that is granted without a wait, for one stream or for any.
     pub(crate) fn taken(&mut self, range: AddrRange, on: Option<u8>) -> Result<(), String> {
         self.taken_by(range, |stream, _| on == Some(stream))
     }
 
-    /// Checks the memory that a block grew into, and notes the use of an end that was cut off.
+    /// Checks the memory into which a block grew, and records the use of an end that was cut off.
     pub(crate) fn resized(&mut self, old: &Block, new: &Block, to: &Resize) -> Result<(), String> {
         let between = |low: &Block, high: &Block| {
             AddrRange::new(low.range().end(), high.bytes() - low.bytes())
@@ -67,7 +68,7 @@ impl Uses {
         }
     }
 
-    /// Forgets the uses of memory that is granted, each of which must be completed or allowed.
+    /// Forgets the uses of granted memory. Each must be completed or allowed.
     fn taken_by(
         &mut self,
         range: AddrRange,

@@ -2,12 +2,12 @@
 
 /// The handlers of a file, and the changes that each has seen.
 ///
-/// Only the first handler is given the file's content when it registers; later ones wait for the next change.
+/// Only the first handler is given the file's content when it registers; later handlers wait for the next change.
 #[derive(Debug, Default)]
 pub struct Handlers {
     content: Option<String>,
     changes: u64,
-    /// A handler's number, and the changes it knows of.
+    /// Each handler's number, and the number of changes that it has seen.
     handlers: Vec<(u64, u64)>,
     newest: u64,
 }
@@ -18,7 +18,7 @@ impl Handlers {
         Self::default()
     }
 
-    /// Registers a handler. Returns its number, from 1 upwards.
+    /// Registers a handler. Returns its number; the first is 1.
     pub fn register(&mut self) -> u64 {
         self.newest += 1;
         if self.handlers.is_empty() {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-/// The limits from the control files so far. A GPU that a later file does not name keeps its limit.
+/// The limits read from control files so far. A GPU that a later file does not name keeps its limit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Orders(BTreeMap<String, u64>);
 
 impl Orders {
-    /// Accepts the limits of a file. Returns all limits to adjust: each known one, changed or not, if the file names
-    /// a GPU.
+    /// Accepts the limits of a file. Returns the limits to adjust: if the file names a GPU, all known limits, changed
+    /// or not; otherwise none.
     pub fn read(&mut self, limits: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
         self.0.extend(limits.clone());
         match limits.is_empty() {
@@ -23,7 +23,7 @@ impl Orders {
 pub struct LimitedDevice {
     /// The name of its GPU.
     pub gpu: String,
-    /// Its first limit, which no later one exceeds.
+    /// Its first limit, which is also the maximum.
     pub first_bytes: u64,
     /// Its limit now.
     pub limit_bytes: u64,
@@ -31,8 +31,8 @@ pub struct LimitedDevice {
     pub held_bytes: u64,
 }
 
-/// Sets the limit of the GPU's first device; others keep theirs. If the device holds more, the limit is raised to
-/// that, and the lower one is forgotten. Returns false if no device has the name.
+/// Sets the limit of the GPU's first device; its other devices keep theirs. If more than `bytes` bytes cannot be
+/// released, their number is the limit, and `bytes` is forgotten. Returns false if the GPU has no device.
 pub fn adjust(devices: &mut [LimitedDevice], gpu: &str, bytes: u64) -> bool {
     let Some(device) = devices.iter_mut().find(|device| device.gpu == gpu) else {
         return false;

@@ -1,8 +1,8 @@
-//! AntMan as it is, with its defects: the subject of conformance cases with upstream's numbers.
+//! A model of AntMan with its defects: the subject of conformance cases with upstream's numbers.
 //!
-//! [`Vmem`] is its allocator over a device's memory and the host's. The others are a job's parts: it reads a [control
-//! file](reading), [limits](adjust) devices, [pauses](Pauses), [counts runs](Averages), and gives a file's content to
-//! [handlers](Handlers).
+//! [`Vmem`] is AntMan's allocator over a device's memory and the host's. The other items are parts of a job, which
+//! reads a [control file](reading), [limits](adjust) devices, [pauses](Pauses), [counts runs](Averages), and passes a
+//! file's content to [handlers](Handlers).
 
 mod handlers;
 mod limits;

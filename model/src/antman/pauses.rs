@@ -1,6 +1,6 @@
-//! The pauses of a job with a share of the time, in microseconds.
+//! The pauses of a job that has a share of the GPU's time, in microseconds.
 
-/// The cost of a pause beside its length.
+/// The cost of a pause in addition to its length.
 const PAUSE_COST: u64 = 50;
 
 /// A job's action at the end of a run.
@@ -8,21 +8,21 @@ const PAUSE_COST: u64 = 50;
 pub enum Plan {
     /// Continues the steps.
     Nothing,
-    /// Sleeps, to the end of the sleep even if the share changes meanwhile.
+    /// Sleeps this long, even if the share changes in the meantime.
     Sleep(u64),
-    /// Checks each 100 microseconds whether the share is still 0.
+    /// Waits, and checks every 100 microseconds whether the share is still 0.
     Suspend,
 }
 
 /// The formula for the pause at the end of a run.
 ///
-/// The pauses that an [`OpManager`] inserted into a run are not busy time. The planned slot stays over a suspension,
-/// and at full share, where it continues to be inserted; only a run that adjusted a limit drops it there.
+/// Pauses that an [`OpManager`] inserted into a run do not count as busy time. The planned slot outlasts a suspension.
+/// It also remains at full share, where it continues to be inserted until a run adjusts a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pauses {
     /// T: the last planned slot.
     slot: u64,
-    /// R: the rest of it to insert.
+    /// R: the rest of the slot, which is still to be inserted.
     pub left: u64,
     /// Whether a limit was adjusted in this run.
     pub has_adjusted: bool,
@@ -54,10 +54,10 @@ impl Pauses {
     }
 }
 
-/// One step of the operation manager, which inserts a share of the *rest* of the slot behind each queued operation.
+/// One step of the operation manager, which inserts a share of the *rest* of the slot after each queued operation.
 ///
-/// The shares shrink as they are spent, so n operations insert 1 - (1 - 1/n)^n of a slot: 75 % for
-/// 2, 65 % for 10, 63.4 % for 100.
+/// Each share is smaller than the one before, so n operations insert 1 - (1 - 1/n)^n of a slot: 75 % for 2, 65 % for
+/// 10, 63.4 % for 100.
 #[derive(Clone, Copy, Debug)]
 pub struct OpManager {
     left: u64,
@@ -66,8 +66,8 @@ pub struct OpManager {
 }
 
 impl OpManager {
-    /// Starts a step with the rest of its slot. `known_ops` is the largest number of operations of a step so far, 0
-    /// while none is known. Returns `None` if the step has nothing to insert.
+    /// Starts a step with the rest of its slot. `known_ops` is the largest number of operations in a step so far, or 0
+    /// if none is known. Returns `None` if the step has nothing to insert.
     pub fn start(left: u64, known_ops: u64) -> Option<Self> {
         (left > 0).then_some(Self {
             left,
@@ -76,8 +76,8 @@ impl OpManager {
         })
     }
 
-    /// Returns the pause behind the next operation: 0 while no count is known, and once fewer microseconds are left
-    /// than there are known operations; the rest then stays.
+    /// Returns the pause after the next operation. It is 0 if no number of operations is known, or if fewer
+    /// microseconds are left than there are known operations; these microseconds are then not inserted.
     pub fn op(&mut self) -> u64 {
         self.ops += 1;
         let pause = self.left.checked_div(self.known_ops).unwrap_or(0);

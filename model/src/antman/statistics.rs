@@ -1,4 +1,4 @@
-//! The parts of a job's status about its runs and its memory.
+//! The parts of a job's status that describe its runs and its memory.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ struct Graph {
     checked: Option<u64>,
 }
 
-/// The average times of graphs, in microseconds. A graph is never removed.
+/// The average run times of graphs, in microseconds. A graph is never removed.
 #[derive(Clone, Debug, Default)]
 pub struct Averages(BTreeMap<u64, Graph>);
 
@@ -25,9 +25,8 @@ impl Averages {
         }
     }
 
-    /// Returns true if a graph is new, or its average has moved by at least 1 % since the last
-    /// check, even if that check did not lead to a write; so an average that drifts slowly is
-    /// never written.
+    /// Returns true if a graph is new, or if its average has changed by at least 1 % since the last check. The last
+    /// check counts even if it did not lead to a write, so an average that drifts slowly is never written.
     pub fn check(&mut self) -> bool {
         let mut has_changed = false;
         for graph in self.0.values_mut() {
@@ -41,33 +40,32 @@ impl Averages {
         has_changed
     }
 
-    /// Each graph, with its average at the last check.
+    /// Returns each graph with its average at the last check.
     pub fn averages(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let checked = |(graph, history): (&u64, &Graph)| Some((*graph, history.checked?));
         self.0.iter().filter_map(checked)
     }
 }
 
-/// The reason for blocks on the host.
+/// The reason why blocks are on the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// There were none.
+    /// There are no blocks on the host.
     None,
     /// The device's memory was short.
     Oom,
-    /// The device's memory was there, but not in one piece.
+    /// The device had enough memory, but not in one piece.
     Fragment,
 }
 
-/// Returns the numbers in a status for each GPU. If a GPU has several devices, only the last
-/// one's numbers count.
+/// Returns the numbers that a status has for each GPU. If a GPU has several devices, only the last device counts.
 pub fn by_gpu<T: Clone>(devices: &[(&str, T)]) -> BTreeMap<String, T> {
     let named = |(gpu, numbers): &(&str, T)| ((*gpu).to_owned(), numbers.clone());
     devices.iter().map(named).collect()
 }
 
-/// Returns the reason that AntMan puts in a status. AntMan swaps [`Reason::Oom`] and
-/// [`Reason::Fragment`], and so does this model. Peaks are since the start of the job.
+/// Returns the reason that AntMan writes into a status. AntMan reports [`Reason::Oom`] and [`Reason::Fragment`] the
+/// wrong way round, and so does this model. The peaks are those since the start of the job.
 pub fn swap_reason(device_peak: u64, host_peak: u64, device_reserved: u64) -> Reason {
     if host_peak == 0 {
         return Reason::None;

@@ -1,13 +1,13 @@
 //! AntMan's `GPUVMemAllocator` over any two allocators: a device's memory first, then the host's.
 //!
-//! A refusal of the device is final at once, and nothing moves. There is no set of blocks: the block itself shows its
-//! side ([`BlockAllocator::owns`]).
+//! A refusal by the device is final at once, and no block moves. There is no table of blocks: each side knows whether a
+//! block is its own ([`BlockAllocator::owns`]).
 //!
 //! VMEM1 a block is freed on the side that allocated it.
-//! VMEM2 the joint count has the granted bytes of every block that was allocated here and not freed here. A block is
-//! counted after its allocation and discounted before its free, so the count never exceeds the bytes in use on both
-//! sides. Only on a side that does not know its blocks is one discounted after the free; the count may then be higher
-//! by frees under way.
+//! VMEM2 the joint count is the sum of the granted bytes of all blocks that were allocated here and not freed here. A
+//! block is added after its allocation and subtracted before its free, so the count never exceeds the bytes in use on
+//! both sides. If a side does not know its blocks, they are subtracted after the free, and the count may be too high by
+//! the frees in progress.
 
 #![expect(
     clippy::result_large_err,
@@ -32,10 +32,11 @@ pub struct Placed {
     pub placement: Placement,
 }
 
-/// Memory of `D`, and after that of `H`.
+/// An allocator that uses memory of `D`, and memory of `H` if `D` refuses.
 ///
-/// A refusal of the device is final at once: neither side is ever waited for here. A [`Request`] goes to both sides
-/// unchanged, so the device may grant memory that another stream still uses, with its wait, before the host is tried.
+/// A refusal by the device is final at once: `Vmem` itself never waits. A [`Request`] goes to both sides unchanged, so
+/// the device may grant memory that another stream still uses, along with the point to wait for, before the host is
+/// tried.
 ///
 /// ```
 /// use larder_core::{
@@ -90,14 +91,14 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         }
     }
 
-    /// Stops the host's service once more than `bytes` were in use on both sides together (until the counters are
-    /// [cleared](BlockAllocator::clear_stats)).
+    /// Stops serving from the host once more than `bytes` bytes have been in use on both sides together. This lasts
+    /// until the counters are [cleared](BlockAllocator::clear_stats).
     pub fn planned(mut self, bytes: u64) -> Self {
         self.planned_bytes = Some(bytes);
         self
     }
 
-    /// Returns the device's side. Direct allocations and frees there are not in the joint count: free a block where
+    /// Returns the device's side. Direct allocations and frees there are not in the joint count, so free a block where
     /// it was allocated.
     pub const fn device(&self) -> &D {
         &self.device
@@ -108,26 +109,26 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         self.host.as_ref()
     }
 
-    /// Returns the most bytes that both sides together may have had in use for the host to serve.
+    /// Returns the planned bytes: the host serves only while the joint peak does not exceed them.
     pub const fn planned_bytes(&self) -> Option<u64> {
         self.planned_bytes
     }
 
     /// Allocates memory of the device, or of the host if the device refuses and the plan allows it. Costs as much as
-    /// the sides, and two atomic operations.
+    /// the sides do, plus two atomic operations.
     ///
     /// # Errors
-    /// [`VmemError`], with the reasons of the sides that were tried. Every block is as before.
+    /// [`VmemError`], with the reasons of the sides that were tried. No block has changed.
     pub fn alloc_placed(&self, request: &Request) -> Result<Placed, VmemError> {
         self.give(request, self.planned_bytes)
     }
 
-    /// Allocates memory of the device, or of the host if the device refuses, whatever was planned (AntMan's form
-    /// without attributes of the allocation).
+    /// Allocates memory of the device, or of the host if the device refuses, regardless of the plan (AntMan's form
+    /// without allocation attributes).
     ///
     /// # Errors
-    /// [`VmemError`], with the reasons of the sides that were tried, never [`VmemError::Planned`]. Every block is as
-    /// before.
+    /// [`VmemError`], with the reasons of the sides that were tried, never [`VmemError::Planned`]. No block has
+    /// changed.
     pub fn alloc_unplanned(&self, request: &Request) -> Result<Placed, VmemError> {
         self.give(request, None)
     }
@@ -160,8 +161,8 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         Placed { grant, placement }
     }
 
-    /// Returns a block's side; `None` if neither side allocated it, or knows its blocks. As cheap as
-    /// [`BlockAllocator::owns`].
+    /// Returns a block's side, or `None` if neither side allocated the block or its side does not know its blocks.
+    /// Costs as much as [`BlockAllocator::owns`].
     pub fn placement(&self, block: &Block) -> Option<Placement> {
         if self.device.owns(block) {
             return Some(Placement::Device);
@@ -170,13 +171,13 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         host.owns(block).then_some(Placement::Host)
     }
 
-    /// Returns the host's side, if the block is its.
+    /// Returns the host's side if the block was allocated there.
     fn host_of(&self, block: &Block) -> Option<&H> {
         let host = self.host.as_ref()?;
         (self.placement(block) == Some(Placement::Host)).then_some(host)
     }
 
-    /// Discounts a block during its free (VMEM2); counts it again if the free fails.
+    /// Subtracts a block from the joint count and frees it (VMEM2). Adds the block again if the free fails.
     fn counted_off(
         &self,
         block: Block,
@@ -187,7 +188,7 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         give_back(block).inspect_err(|_| self.joint.put_back(bytes))
     }
 
-    /// Returns the counters of both sides and the joint ones.
+    /// Returns the counters of both sides and the joint counters.
     pub fn vmem_stats(&self) -> VmemStats {
         VmemStats {
             device: self.device.stats(),
@@ -197,15 +198,14 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         }
     }
 
-    /// Returns both sides, on which blocks are freed from then on.
+    /// Returns both sides. Blocks are freed on their own side from then on.
     pub fn into_parts(self) -> (D, Option<H>) {
         (self.device, self.host)
     }
 }
 
 impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
-    /// Allocates with [`alloc_placed`](Vmem::alloc_placed); an error is the device's, since this form has room for
-    /// one.
+    /// Allocates with [`alloc_placed`](Vmem::alloc_placed); an error is the device's, since only one can be returned.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let placed = self.alloc_placed(request);
         placed
@@ -213,8 +213,8 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
             .map_err(|error| error.device())
     }
 
-    /// Frees a block on the side that allocated it (VMEM1). A side that does not know its blocks finds out by the
-    /// free itself: then the block is discounted afterwards.
+    /// Frees a block on the side that allocated it (VMEM1). If the sides do not know their blocks, the free is tried on
+    /// the device, then on the host, and the block is subtracted afterwards.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let bytes = block.bytes();
         match (self.placement(&block), &self.host) {
@@ -242,7 +242,7 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
         }
     }
 
-    /// Unique only on each side.
+    /// Returns a number that is unique only within the block's side.
     fn allocation_id(&self, block: &Block) -> Option<u64> {
         match self.host_of(block) {
             Some(host) => host.allocation_id(block),
@@ -254,12 +254,12 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
         self.placement(block).is_some()
     }
 
-    /// Returns both sides as one: [`VmemStats::joint`].
+    /// Returns the counters of both sides as one ([`VmemStats::joint`]).
     fn stats(&self) -> Stats {
         self.vmem_stats().joint()
     }
 
-    /// Returns whether both sides do.
+    /// Returns whether both sides track sizes.
     fn tracks_sizes(&self) -> bool {
         let host = self.host.as_ref().is_none_or(BlockAllocator::tracks_sizes);
         self.device.tracks_sizes() && host
@@ -275,20 +275,21 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
     }
 }
 
-/// The reason why a [`Vmem`] gave no memory, from each side that was tried.
+/// The reason why a [`Vmem`] granted no memory, from each side that was tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum VmemError {
-    /// The device refused, and there is no host side, or the host side could not do better.
+    /// The device refused, and either there is no host side, or the request has zero bytes, which the host would refuse
+    /// too.
     Device(AllocError),
-    /// The device refused, and the host was not tried: more was in use on both sides together than was planned for
-    /// the device.
+    /// The device refused, and the host was not tried, because more bytes have been in use on both sides together than
+    /// are planned.
     Planned {
         /// The device's reason.
         device: AllocError,
-        /// The most bytes that were in use on both sides together.
+        /// The peak of the bytes in use on both sides together.
         peak_bytes: u64,
-        /// The most bytes that may have been in use for the host side to serve.
+        /// The planned bytes, which the peak must not exceed for the host to serve.
         planned_bytes: u64,
     },
     /// Both sides refused.

@@ -1,11 +1,11 @@
-//! Growing, last resorts, and releasing.
+//! Growth, and the last resorts of an allocation.
 
 use larder_core::{AddrRange, Cause, GrowRequest, Growth, MAX_REGIONS, Request, SubAllocator};
 
 use super::search::Found;
 use super::{ModelBfc, ModelError, ModelGrant, Piece, Place, Region, SCAN, State};
 
-/// The size of a growth.
+/// The size of a growth, and the smallest size that helps.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) bytes: u64,
@@ -20,7 +20,7 @@ enum Grown {
 }
 
 impl ModelBfc {
-    /// Allocates when nothing was found at once.
+    /// Allocates after the first search has found nothing.
     pub(crate) fn alloc_growing(
         &mut self,
         need: u64,
@@ -47,8 +47,8 @@ impl ModelBfc {
         Err(self.out_of_memory(need, request, cause))
     }
 
-    /// Searches in every way, and grows until a piece serves or growth is refused. Only the first growth counts on
-    /// the free end.
+    /// Searches in every way, and grows until a piece serves or growth is refused. Only the first growth relies on the
+    /// free end of the newest region.
     fn search_and_grow(
         &mut self,
         need: u64,
@@ -109,13 +109,13 @@ impl ModelBfc {
         Ok(())
     }
 
-    /// Returns the whole granules under the limit if `bytes` were released.
+    /// Returns the bytes, in whole granules, that the limit leaves once `given_back` bytes are released.
     pub(super) fn room(&self, given_back: u64) -> u64 {
         let left = self.limit.saturating_sub(self.reserved() - given_back);
         left / self.config.granule_bytes * self.config.granule_bytes
     }
 
-    /// Returns the least growth that serves together with `end`.
+    /// Returns the smallest growth that serves the request together with `end`.
     fn least(&self, need: u64, request: &Request, end: Option<Piece>) -> u64 {
         let granule = self.config.granule_bytes;
         let aligning = request.align.bytes().max(granule) - granule;
@@ -151,7 +151,7 @@ impl ModelBfc {
         Plan { bytes, least }
     }
 
-    /// Returns the free end of the newest region, if the request could use it with the memory behind it.
+    /// Returns the free end of the newest region if the request could use it together with memory added behind it.
     fn usable_end(&self, request: &Request) -> Option<Piece> {
         let region = self.region_at(self.newest?)?;
         let end = *self.regions[region].pieces.last()?;
@@ -166,7 +166,7 @@ impl ModelBfc {
         usable.then_some(end)
     }
 
-    /// Requests memory from the sub-allocator, and after a refusal the least that helps.
+    /// Requests memory from the sub-allocator; after a refusal, requests the smallest size that helps.
     pub(super) fn ask(&self, plan: Plan) -> Option<AddrRange> {
         let granule = self.config.granule_bytes;
         let align = larder_core::Align::new(granule).expect("a valid configuration");
@@ -202,9 +202,8 @@ impl ModelBfc {
         self.peak_reserved = self.peak_reserved.max(self.reserved());
     }
 
-    /// The former wilderness enters its list; memory that was not requested together with the end stays apart from an
-    /// end that a stream still uses.
-    /// apart from one that a stream still uses.
+    /// Enlarges a region. Its former wilderness enters a list. If a stream still uses the free end, the new memory
+    /// stays separate from it, unless it was requested together with the end.
     fn enlarge(&mut self, region: usize, piece: Piece, with_end: bool) {
         self.set_newest(self.regions[region].base);
         if let Some(wilderness) = self.wilderness() {
@@ -241,8 +240,8 @@ impl ModelBfc {
         self.newest = Some(base);
     }
 
-    /// Joins the first adjacent pieces that together serve, if at most one stream uses any of them and the request
-    /// may use that.
+    /// Joins the first adjacent pieces that together serve the request. At most one stream may still use them, and the
+    /// request must be allowed to use that stream's memory.
     fn join_for(&mut self, need: u64, request: &Request) -> bool {
         if self.exceeds_limit(need) {
             return false;
@@ -259,7 +258,8 @@ impl ModelBfc {
         true
     }
 
-    /// Returns the number of pieces from this one on that serve together, if any number does.
+    /// Returns the number of pieces, beginning with this one, that together serve the request; `None` if no number of
+    /// them does.
     fn pieces_to_serve(
         &self,
         (region, first): Place,
@@ -289,7 +289,7 @@ impl ModelBfc {
         (1..=free.len()).find(serves)
     }
 
-    /// Returns the regions that are one free piece which nothing uses.
+    /// Returns the regions that consist of one free piece without a point.
     pub(super) fn free_regions(&self) -> Vec<usize> {
         let whole = |region: &Region| {
             !region.refused
@@ -320,7 +320,7 @@ impl ModelBfc {
         free > 0 && self.least(need, request, end) <= self.room(free)
     }
 
-    /// Returns whether adjacent pieces that one stream uses would serve if no stream used them.
+    /// Returns whether adjacent free pieces, some of them pending, would serve if all of them were settled.
     fn would_serve_settled(&self, need: u64, request: &Request) -> bool {
         let runs = self
             .regions

@@ -1,4 +1,4 @@
-//! Joining free pieces: which may, the point of the result, and its place in its list.
+//! Joining free pieces: which pieces may join, the point of the result, and its place in its list.
 
 use super::{ModelBfc, Piece, Place, State};
 
@@ -7,11 +7,11 @@ impl ModelBfc {
         self.any_with_point() && (self.many_streams || self.apart)
     }
 
-    /// Joins a freed piece with the free pieces that it may join behind it, then in front of it. `wilderness` was the
-    /// start of the wilderness.
+    /// Joins a freed piece with the free pieces that it may join: first those behind it, then those in front of it.
+    /// `wilderness` is the start of the wilderness before the operation.
     pub(crate) fn join_with_neighbours(&mut self, (region, piece): Place, wilderness: Option<u64>) {
         let mut piece = piece;
-        // If points decide what joins, the result is the newest of its list.
+        // If points decide which pieces join, the result is the newest of its list.
         let with_point = self.points_decide();
         while let Some(point) = self.joined_point((region, piece), (region, piece + 1)) {
             let upper = self.at((region, piece + 1));
@@ -26,8 +26,8 @@ impl ModelBfc {
         }
     }
 
-    /// Joins a piece and the one behind it. If `may_keep`, the result keeps the list place of `survivor` if that was
-    /// in a list and the class is the same.
+    /// Joins a piece with the next one. With `may_keep`, the result keeps the place of `survivor` in its list if
+    /// `survivor` was in one and the class is the same.
     fn merge(
         &mut self,
         (region, piece): Place,
@@ -50,7 +50,7 @@ impl ModelBfc {
         piece.state = State::Free { point, rank };
     }
 
-    /// Returns the point of the result if the two are free and may be one.
+    /// Returns the point of the joined piece if both pieces are free and may join.
     #[expect(clippy::option_option, reason = "may join, and with which point")]
     fn joined_point(&self, a: Place, b: Place) -> Option<Option<(u8, u64)>> {
         let pieces = &self.regions[a.0].pieces;
@@ -67,7 +67,7 @@ impl ModelBfc {
         }
     }
 
-    /// Clears completed points and joins, in address order; pieces that grow enter their list anew.
+    /// Clears completed points and joins pieces, in address order. A joined piece is the newest of its list.
     pub(super) fn sweep(&mut self) {
         self.clear_points();
         self.advanced = 0;
@@ -93,7 +93,7 @@ impl ModelBfc {
         }
     }
 
-    /// Joins a piece with the one behind it; the result is the newest of its list.
+    /// Joins a piece with the next one. The result is the newest of its list.
     pub(super) fn merge_anew(&mut self, (region, piece): Place, point: Option<(u8, u64)>) {
         let upper = self.regions[region].pieces.remove(piece + 1);
         let rank = self.next_rank();
@@ -102,7 +102,7 @@ impl ModelBfc {
         piece.state = State::Free { point, rank };
     }
 
-    /// Settles a piece and the one behind it, and joins them; at most one stream uses them.
+    /// Clears the completed points of a piece and the next one, and joins the two. At most one stream may use them.
     pub(super) fn join_by_force(&mut self, (region, piece): Place) {
         for piece in [piece, piece + 1] {
             let settled = self.pending(self.at((region, piece)).point());
@@ -114,7 +114,7 @@ impl ModelBfc {
         self.merge_anew((region, piece), point.expect("one stream at most"));
     }
 
-    /// Returns the point of the result if the two are free and at most one stream has used them.
+    /// Returns the point of the joined piece if both pieces are free and their points belong to at most one stream.
     #[expect(clippy::option_option, reason = "may join, and with which point")]
     pub(super) fn forced_point(&self, (region, piece): Place) -> Option<Option<(u8, u64)>> {
         let pieces = &self.regions[region].pieces;

@@ -1,11 +1,12 @@
-//! Memory at given addresses: blocks at a place, and regions added by hand.
+//! Memory at given addresses: blocks at a place, and regions that the caller adds.
 
 use larder_core::{AddrRange, Cause, Growth, MAX_REGIONS, RegionError, Request};
 
 use super::{ModelBfc, ModelError, Place};
 
 impl ModelBfc {
-    /// Allocates at a place; on a stream, memory that the stream still uses serves too, and pieces are joined for it.
+    /// Allocates the block at `range`. If a stream is given, memory that this stream still uses serves too, and pieces
+    /// are joined for the block.
     ///
     /// # Errors
     /// Exactly the errors of the real allocator.
@@ -44,7 +45,7 @@ impl ModelBfc {
         Ok(self.carve(place, padding, need, range.bytes()))
     }
 
-    /// Returns the piece that holds an address.
+    /// Returns the piece that contains an address.
     fn holding(&self, addr: u64) -> Result<Place, ModelError> {
         let holds = |place: &Place| {
             let piece = self.at(*place);
@@ -53,8 +54,7 @@ impl ModelBfc {
         self.places().find(holds).ok_or(ModelError::PlaceTaken)
     }
 
-    /// Joins the pieces from this one on that reach `end`, if a stream may use all of them. Returns whether there were
-    /// several.
+    /// Joins the pieces from this one up to `end` if `stream` may use all of them. Returns whether there were several.
     fn join_over(&mut self, place: Place, end: u64, stream: u8) -> Result<bool, ModelError> {
         let (region, first) = place;
         let pieces = &self.regions[region].pieces[first..];
@@ -71,7 +71,7 @@ impl ModelBfc {
             self.join_by_force(place);
         }
         if last > 0 {
-            // The result, which no stream may use any more, joins as a freed piece does.
+            // A settled result may join its neighbours, as a freed piece does.
             let wilderness = self.wilderness_start();
             self.refresh_rank(place);
             self.join_with_neighbours(place, wilderness);
@@ -108,7 +108,7 @@ impl ModelBfc {
         Ok(())
     }
 
-    /// Returns the region that memory at `start` makes longer.
+    /// Returns the region that memory at `start` would extend.
     pub(super) fn in_front_of(&self, start: u64, bytes: u64) -> Option<usize> {
         let most = u64::from(u32::MAX) * self.config.granule_bytes;
         let grows = matches!(self.config.growth, Growth::Range { .. });

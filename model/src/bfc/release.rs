@@ -1,18 +1,18 @@
-//! Releasing: the choice of memory to release.
+//! The choice of the memory to release.
 
 use larder_core::{AddrRange, Growth, PoolStats};
 
 use super::{ModelBfc, Piece, Region};
 
 impl ModelBfc {
-    /// Offers all refused regions again.
+    /// Forgets which regions the sub-allocator refused to release, so that they are offered again.
     pub(crate) fn forget_refusals(&mut self) {
         for region in &mut self.regions {
             region.refused = false;
         }
     }
 
-    /// Releases a whole free region, or marks it as refused by the sub-allocator.
+    /// Releases a wholly free region, or marks it as refused by the sub-allocator.
     pub(super) fn give_back(&mut self, region: usize) {
         let whole = self.regions[region].pieces[0];
         let start = larder_core::Addr::new(whole.start);
@@ -31,10 +31,10 @@ impl ModelBfc {
         self.regions.remove(region);
     }
 
-    /// Offers one range towards `wanted` bytes. Returns whether there was one to offer.
+    /// Offers one range to the sub-allocator when `wanted` bytes are to be released. Returns whether there was one.
     pub(crate) fn release_one(&mut self, wanted: u64) -> bool {
         self.sweep();
-        // The range that grows is cut at its end instead, after all others.
+        // The region that grows is cut at its end instead, once there are no others.
         let cuttable = match self.config.growth {
             Growth::Range { .. } => self.newest.and_then(|base| self.region_at(base)),
             Growth::Fixed => None,
@@ -44,7 +44,7 @@ impl ModelBfc {
         let bytes = |region: &usize| self.regions[*region].bytes();
         let enough = free.iter().filter(|region| bytes(region) >= wanted);
         let least = enough.min_by_key(|region| bytes(region)).copied();
-        // Of equally large ones the first in address order.
+        // Among regions of equal size, the first in address order.
         let chosen = least.or_else(|| {
             free.iter()
                 .rev()
@@ -102,7 +102,7 @@ impl ModelBfc {
         true
     }
 
-    /// Returns the bytes held, and those that a lower limit would leave.
+    /// Returns the reserved and the stable bytes.
     pub(crate) fn pool_stats(&mut self) -> PoolStats {
         self.sweep();
         let is_free = |piece: &Piece| piece.is_free() && piece.point().is_none();

@@ -1,4 +1,4 @@
-//! Changing a block's size in place.
+//! Resizing a block in place.
 
 use larder_core::{Growth, MAX_REGIONS, Resize, ResizeError};
 
@@ -32,7 +32,7 @@ impl ModelBfc {
         Ok(self.at(place).bytes)
     }
 
-    /// Resizes a block, and grows the region behind it if only that is missing.
+    /// Resizes the block at `addr`. If only memory behind its region is missing, the region grows first.
     ///
     /// # Errors
     /// Exactly the errors of the real allocator.
@@ -54,7 +54,7 @@ impl ModelBfc {
             .expect("the runner resizes live blocks only")
     }
 
-    /// Returns the new size in whole granules, in bytes.
+    /// Returns the new size in bytes, rounded up to whole granules.
     fn round_resize(&self, to: &Resize) -> Result<u64, ResizeError> {
         if to.bytes == 0 {
             return Err(ResizeError::ZeroSize);
@@ -66,7 +66,7 @@ impl ModelBfc {
         bytes.ok_or(ResizeError::TooLarge)
     }
 
-    /// Returns the free pieces right behind a block that its stream may use.
+    /// Returns the free pieces directly behind a block that `stream` may use.
     fn usable_behind(&self, (region, piece): Place, stream: u8) -> &[Piece] {
         let behind = &self.regions[region].pieces[piece + 1..];
         let usable = |piece: &&Piece| {
@@ -137,7 +137,7 @@ impl ModelBfc {
         Ok(())
     }
 
-    /// Requests from the sub-allocator, once, the memory missing behind the end of the block's region.
+    /// Makes one request to the sub-allocator for the memory that is missing behind the block's region.
     fn grow_behind(&mut self, addr: u64, to: &Resize) -> Result<(), ResizeError> {
         let place = self.block_at(addr);
         let need = self.round_resize(to)?;

@@ -1,4 +1,4 @@
-//! Rounding and the search, FIT1 to FIT3.
+//! Rounding, and the search (FIT1 to FIT3).
 
 use larder_core::Request;
 
@@ -13,7 +13,8 @@ pub(crate) struct Found {
 }
 
 impl ModelBfc {
-    /// Returns the size class: sizes below 64 granules have their own, above that each doubling is split in 32.
+    /// Returns the size class. Each size below 64 granules has its own class; above that, each doubling is split into
+    /// 32 classes.
     pub(crate) fn class(&self, bytes: u64) -> u64 {
         let granules = bytes / self.config.granule_bytes;
         if granules < 64 {
@@ -24,7 +25,7 @@ impl ModelBfc {
         log2 * 1000 + (granules - (1 << log2)) / step
     }
 
-    /// Returns the request in whole granules, in bytes.
+    /// Returns the requested bytes, rounded up to whole granules.
     pub(crate) fn round(&self, request: &Request) -> Result<u64, ModelError> {
         if request.bytes == 0 {
             return Err(ModelError::ZeroSize);
@@ -48,7 +49,7 @@ impl ModelBfc {
             .filter(|place| self.at(*place).is_free() && Some(*place) != wilderness)
             .filter(|place| self.class(self.at(*place).bytes) >= self.class(need))
             .collect();
-        // Class by class upward, newest first within one.
+        // By ascending class, and the newest first within a class.
         free.sort_by_key(|place| {
             let piece = self.at(*place);
             (self.class(piece.bytes), std::cmp::Reverse(piece.rank()))

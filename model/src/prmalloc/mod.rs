@@ -1,10 +1,10 @@
-//! DeepRec's PRMalloc as it is, without its defects: planner and pool, for one thread.
+//! A model of DeepRec's PRMalloc without most of its defects: planner and pool, for one thread.
 //!
-//! For conformance tests, and as a row to compare with. It uses vectors and maps where the core uses fixed tables.
-//! Size classes are the core's, which are upstream's; sizes are without upstream's header. `docs/CONFORMANCE.md`
-//! lists upstream's defects and says which of them this has.
+//! It serves conformance tests and comparisons. It uses vectors and maps where the core uses fixed tables. Its size
+//! classes are the core's, which are upstream's; sizes are without upstream's header. `docs/CONFORMANCE.md` lists
+//! upstream's defects and says which of them the model has.
 //!
-//! And what tests of all pools share: [`InUse`] carries out steps, [`cases`] are upstream's own.
+//! The tests of all pools share [`InUse`], which runs steps, and [`cases`], upstream's own tests.
 
 mod plan;
 mod planner;

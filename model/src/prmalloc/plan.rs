@@ -1,4 +1,4 @@
-//! The plan: fits lives into the blocks of size bins, with three ways to class sizes.
+//! The plan, which fits lifetimes into the blocks of size bins. There are three ways to class sizes.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,22 +6,22 @@ use std::collections::BTreeMap;
 use larder_core::prmalloc::{AllocStat, Best, Classes, Interval};
 use larder_core::{Align, round_up};
 
-/// The way in which lives are fitted into blocks.
+/// The way in which lifetimes are fitted into blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fit {
-    /// Whether lives are fitted by beginning, the longer life first among equals; otherwise in the order of the
-    /// frees.
+    /// Whether lifetimes are fitted by beginning, the longest first among equals. If not, they are fitted in the order
+    /// of the frees.
     pub sorted: bool,
-    /// Whether a life may begin where another ends. No form of upstream does this.
+    /// Whether a lifetime may begin in a block at the tick at which another one ends. No form of upstream allows this.
     pub touching_share: bool,
-    /// Whether blocks forget the lives and the virtual blocks of earlier rounds.
+    /// Whether the lifetimes and virtual blocks of earlier rounds are forgotten.
     pub anew: bool,
-    /// Whether memory is counted in chunks rounded up to the bin's alignment; otherwise in chunks.
+    /// Whether chunks are rounded up to the bin's alignment when memory is counted.
     pub aligned_chunks: bool,
 }
 
 impl Fit {
-    /// The CPU form's way.
+    /// The way of the CPU form.
     pub const CPU: Self = Self {
         sorted: false,
         touching_share: false,
@@ -29,7 +29,7 @@ impl Fit {
         aligned_chunks: false,
     };
 
-    /// The GPU form's way.
+    /// The way of the GPU form.
     pub const GPU: Self = Self {
         sorted: true,
         touching_share: false,
@@ -37,7 +37,7 @@ impl Fit {
         aligned_chunks: true,
     };
 
-    /// Returns whether `a` is over when `b` begins. A life without a tick counts as one tick long.
+    /// Returns whether `a` is over when `b` begins. A lifetime of no ticks counts as one tick long.
     fn apart(self, a: &AllocStat, b: &AllocStat) -> bool {
         a.end < b.begin || self.touching_share && a.end == b.begin && a.begin < a.end
     }
@@ -46,20 +46,21 @@ impl Fit {
 /// A bin: the blocks of one size class.
 #[derive(Debug)]
 pub struct Bin {
-    /// The largest alignment of its lives.
+    /// The largest alignment of its lifetimes.
     pub align: Align,
     /// Its blocks, oldest first, as indexes into [`Plan::blocks`].
     pub blocks: Vec<usize>,
-    /// Blocks of larger bins that it may use, oldest first: one for each life fitted into one.
+    /// Blocks of larger bins that it may use, oldest first: one entry for each lifetime that was fitted into such a
+    /// block.
     pub virtuals: Vec<usize>,
 }
 
-/// A block, with the lives that it serves.
+/// A block, with the lifetimes that it serves.
 #[derive(Debug)]
 pub struct Block {
     /// Its bin's class.
     pub class: u64,
-    /// The lives by beginning; no two overlap.
+    /// The lifetimes by beginning; no two overlap.
     pub lives: Vec<AllocStat>,
 }
 
@@ -85,8 +86,8 @@ impl Plan {
         }
     }
 
-    /// Fits the lives of a round into blocks, from the largest bin down. Returns whether the round was stable: no bin
-    /// needed another block.
+    /// Fits the lifetimes of a round into blocks, from the largest bin down. Returns whether the round was stable, that
+    /// is, whether no bin needed another block.
     fn round(&mut self, stats: &[AllocStat]) -> bool {
         if self.fit.anew {
             self.blocks.iter_mut().for_each(|block| block.lives.clear());
@@ -114,8 +115,8 @@ impl Plan {
         self.blocks.len() == before
     }
 
-    /// Fits a life into the first block that is free for all of it: one of the bin's own, then of larger bins upward,
-    /// otherwise a new one of its own.
+    /// Fits a lifetime into the first block that is free throughout: one of the bin's own, or else one of a larger bin,
+    /// from the smallest up. If there is none, the bin gets a new block.
     fn place(&mut self, class: u64, stat: AllocStat) {
         let last = if self.classes.shares() {
             u64::MAX
@@ -169,7 +170,7 @@ impl Plan {
         self.classes.chunk_bytes(class).unwrap_or(u64::MAX)
     }
 
-    /// Returns the distance of blocks in a slab: the chunk, rounded up to the bin's alignment.
+    /// Returns the distance between blocks in a slab: the chunk, rounded up to the bin's alignment.
     pub fn stride_bytes(&self, class: u64) -> u64 {
         round_up(self.chunk_bytes(class), self.bins[&class].align).unwrap_or(u64::MAX)
     }
@@ -179,7 +180,7 @@ impl Plan {
         self.bytes(self.fit.aligned_chunks)
     }
 
-    /// Returns the bytes of a slab for it.
+    /// Returns the bytes of a slab for the plan.
     pub fn slab_bytes(&self) -> u64 {
         self.bytes(true)
     }
@@ -196,7 +197,7 @@ impl Plan {
     }
 }
 
-/// The plans of all three ways, and the plan of sizes up to 32 KiB if the form has it.
+/// The plans of all three ways, and the plan of sizes up to 32 KiB if the form has one.
 #[derive(Debug)]
 pub struct Plans {
     above: [Plan; 3],
@@ -213,7 +214,7 @@ impl Plans {
         }
     }
 
-    /// Fits the lives of a round into blocks, in each way. Returns whether no bin needed another block.
+    /// Fits the lifetimes of a round into blocks, in each way. Returns whether no bin needed another block.
     pub fn round(&mut self, stats: &[AllocStat]) -> bool {
         let mut is_stable = true;
         for plan in self.above.iter_mut().chain(&mut self.small) {

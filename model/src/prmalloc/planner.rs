@@ -1,34 +1,34 @@
-//! The planner: counts steps, records lives, and decides when a round is due.
+//! The planner, which counts steps, records lifetimes, and decides when a round is due.
 
 use larder_core::prmalloc::{AllocStat, PlannerStage};
 
 use super::{Fit, Plans};
 
-/// The steps in which lives are recorded, and the end of the planning.
+/// The steps in which lifetimes are recorded, and the end of planning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Window {
-    /// The older CPU form: recording from step `start` to step `stop`, then one fit.
+    /// The older CPU form records from step `start` to step `stop`, and then runs one round.
     Once {
         /// The step, counted from 0, at whose start recording begins.
         start: i64,
-        /// The step at whose start it ends.
+        /// The step at whose start recording ends.
         stop: i64,
     },
-    /// The CPU form: a round at the end of each step, until more than `stable` rounds in a row brought nothing new,
-    /// or more than `max` rounds are over.
+    /// The CPU form runs a round at the end of each step, until more than `stable` rounds in a row were stable, or more
+    /// than `max` rounds have run.
     Stable {
         /// The step, counted from 0, at whose start recording begins.
         start: i64,
-        /// Stable rounds that do not yet suffice.
+        /// Planning ends after more consecutive stable rounds than this.
         stable: i64,
-        /// Rounds that do not yet suffice.
+        /// Planning ends after more rounds than this.
         max: i64,
     },
-    /// The GPU form: a round at the start of each step up to step `stop`.
+    /// The GPU form runs a round at the start of each step up to step `stop`.
     EachStart {
         /// The step, counted from 0, at whose start recording begins.
         start: i64,
-        /// The step at whose start it ends.
+        /// The step at whose start recording ends.
         stop: i64,
     },
 }
@@ -98,7 +98,7 @@ impl Planner {
         is_due
     }
 
-    /// Ends a step, also one of another session. Returns whether a round is due now.
+    /// Ends a step, even one of another session. Returns whether a round is due now.
     pub fn stop(&mut self) -> bool {
         matches!(self.window, Window::Stable { .. }) && self.begin_round()
     }
@@ -135,7 +135,7 @@ impl Planner {
         is_made
     }
 
-    /// Records that a block was freed, unless a round is due.
+    /// Records the lifetime of a freed block while recording is on and no round is due.
     pub fn record(&mut self, stat: AllocStat) {
         if self.state == PlannerStage::On {
             self.pending.push(stat);
@@ -152,12 +152,12 @@ impl Planner {
         &self.plans
     }
 
-    /// Returns the lives recorded since the last round.
+    /// Returns the lifetimes recorded since the last round.
     pub fn pending(&self) -> &[AllocStat] {
         &self.pending
     }
 
-    /// Returns its stage.
+    /// Returns the planner's stage.
     pub fn state(&self) -> PlannerStage {
         self.state
     }

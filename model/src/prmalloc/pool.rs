@@ -1,4 +1,4 @@
-//! The pool: serves from the plan, and otherwise from the backend.
+//! The pool, which serves from the plan and otherwise from the backend.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,24 +14,24 @@ use super::{Fit, Planner, Window};
 /// The behaviour of one of upstream's forms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Form {
-    /// The steps in which lives are recorded.
+    /// The steps in which lifetimes are recorded.
     pub window: Window,
-    /// The way in which they are fitted.
+    /// The way in which lifetimes are fitted.
     pub fit: Fit,
-    /// Whether all bins above 32 KiB share one slab, and all below another; otherwise each has its own.
+    /// Whether all bins above 32 KiB share one slab, and all bins below share another. If not, each bin has its own.
     pub one_slab: bool,
-    /// Whether virtual blocks take turns, from the oldest on in each step, and stay in their list; otherwise only the
-    /// newest that is not lent is tried.
+    /// Whether virtual blocks take turns, beginning with the oldest in each step, and stay in their list. If not, only
+    /// the newest one that is not lent is tried.
     pub turns: bool,
     /// The unit of the backend's ranges.
     pub unit: Align,
     /// Whether a block of the backend is released only when the next step begins: the GPU form's asynchronous free,
-    /// which upstream has as a second call beside the immediate one.
+    /// which upstream has as a second call in addition to the immediate free.
     pub late_frees: bool,
 }
 
 impl Form {
-    /// The CPU form; with [`Window::ONCE`] the older one.
+    /// The CPU form. With [`Window::ONCE`], it is the older CPU form.
     pub const CPU: Self = Self {
         window: Window::STABLE,
         fit: Fit::CPU,
@@ -59,7 +59,7 @@ struct Direct {
     stat: AllocStat,
 }
 
-/// A pool of tensors' memory over a backend, planned once.
+/// A memory pool for tensors over a backend. It is planned once.
 pub struct TensorPool<S> {
     form: Form,
     with_small: bool,
@@ -127,7 +127,7 @@ impl<S: SubAllocator> TensorPool<S> {
         Ok(())
     }
 
-    /// Serves from the plan. The previous plan is released first if none of its blocks is in use.
+    /// Begins to serve from the new plan. The previous plan is released first if none of its blocks is in use.
     fn install(&mut self) -> Result<(), PlanError> {
         let mut former = self.serving.take();
         if let Some(unused) = former.take_if(|former| former.is_unused()) {
@@ -155,7 +155,7 @@ impl<S: SubAllocator> TensorPool<S> {
     /// Allocates a block of at least `bytes` bytes at a multiple of `align`.
     ///
     /// # Errors
-    /// If the plan has no block and the backend no room, or there is no such size.
+    /// If neither the plan nor the backend has memory, or if the size is zero or too large.
     pub fn alloc(&mut self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
         if bytes == 0 {
             return Err(AllocError::ZeroSize);
@@ -196,7 +196,7 @@ impl<S: SubAllocator> TensorPool<S> {
     /// Frees a block of the plan or of the backend.
     ///
     /// # Errors
-    /// If no block in use begins there, or the backend refuses it. Nothing has changed then.
+    /// If no block in use begins there, or the backend refuses to release it. Nothing has changed then.
     pub fn free(&mut self, addr: Addr) -> Result<(), FreeError> {
         if let Some(stat) = self.serving.as_mut().and_then(|plan| plan.free(addr)) {
             self.record(stat);
@@ -239,7 +239,7 @@ impl<S: SubAllocator> TensorPool<S> {
         self.tick
     }
 
-    /// Returns whether a plan serves.
+    /// Returns whether the pool serves from a plan.
     pub fn is_planned(&self) -> bool {
         self.serving.is_some()
     }
@@ -249,7 +249,7 @@ impl<S: SubAllocator> TensorPool<S> {
         self.counts
     }
 
-    /// Returns its planner.
+    /// Returns the pool's planner.
     pub fn planner(&self) -> &Planner {
         &self.planner
     }

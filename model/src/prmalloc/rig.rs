@@ -1,4 +1,5 @@
-//! Pools under test, ours, upstream's or a device's: steps as text, the blocks in use, and upstream's own cases.
+//! A test rig for pools, be they ours, upstream's or a device's: steps written as text, the blocks in use, and
+//! upstream's own cases.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,41 +14,41 @@ pub trait AnyPool {
     /// Allocates a block.
     ///
     /// # Errors
-    /// The pool's.
+    /// The error of the pool.
     fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError>;
     /// Frees the block at an address.
     ///
     /// # Errors
-    /// The pool's.
+    /// The error of the pool.
     fn free(&self, addr: Addr) -> Result<(), FreeError>;
-    /// Runs `run` in a step, and the rounds around it.
+    /// Runs `run` in a step, and the rounds that are due before and after it.
     ///
     /// # Errors
-    /// That of a round.
+    /// The error of a round.
     fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), PlanError>;
-    /// Returns the counts of what it served and holds.
+    /// Returns the counts of served requests and held memory.
     fn counts(&self) -> PoolCounts;
-    /// Returns whether a plan serves.
+    /// Returns whether the pool serves from a plan.
     fn is_planned(&self) -> bool;
     /// Returns the bytes that the cheapest plan needs.
     fn planned_bytes(&self) -> u64;
     /// Resets the planner.
     fn reset(&self);
-    /// Returns the ranges that the backend has given and taken back so far.
+    /// Returns the numbers of ranges that the backend has granted and released so far.
     fn backend_calls(&self) -> (u64, u64);
-    /// Returns the bytes of the backend that are out.
+    /// Returns the bytes held from the backend.
     fn backend_bytes(&self) -> u64;
-    /// Fills a block with a value, where there is memory behind it.
+    /// Fills a block with a value, if there is memory behind the addresses.
     fn fill(&self, _: Addr, _: u64, _: u8) {}
-    /// Compares a block with the value that was filled in, now or later.
+    /// Checks, now or later, that a block still has the value with which it was filled.
     fn look(&self, _: Addr, _: u64, _: u8) {}
 }
 
-/// A backend that counts.
+/// A backend that counts its calls.
 pub trait CountedBackend: SubAllocator {
-    /// Returns the ranges given and taken back so far.
+    /// Returns the numbers of ranges granted and released so far.
     fn calls(&self) -> (u64, u64);
-    /// Returns the bytes that are out.
+    /// Returns the bytes that are granted now.
     fn out_bytes(&self) -> u64;
 }
 
@@ -91,14 +92,14 @@ impl<S: CountedBackend> AnyPool for TensorPool<S> {
     }
 }
 
-/// A block in use: its place, and the value in it, if it was filled.
+/// A block in use: its place, and the value with which it was filled, if any.
 struct Used {
     addr: Addr,
     bytes: u64,
     value: Option<u8>,
 }
 
-/// Blocks in use, by name: all are aligned, none overlap, and each keeps what is in it.
+/// The blocks in use, by name. Checks that they are aligned, do not overlap, and keep their contents.
 #[derive(Default)]
 pub struct InUse {
     by_name: HashMap<u32, Used>,
@@ -108,7 +109,7 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// Creates one that fills no blocks, for many steps.
+    /// Creates a set that fills no blocks, for many steps.
     pub fn bare() -> Self {
         Self {
             is_bare: true,
@@ -119,7 +120,7 @@ impl InUse {
     /// Allocates a block.
     ///
     /// # Panics
-    /// If there is none, or if it is not as was asked for.
+    /// If the pool refuses, or if the block is misaligned or overlaps another.
     #[track_caller]
     pub fn alloc(
         &mut self,
@@ -146,10 +147,10 @@ impl InUse {
         addr
     }
 
-    /// Looks at a block and frees it.
+    /// Checks the contents of a block and frees it.
     ///
     /// # Panics
-    /// If the pool refuses it.
+    /// If the pool refuses the free.
     #[track_caller]
     pub fn free(&mut self, pool: &(impl AnyPool + ?Sized), name: u32) {
         let Used { addr, bytes, value } = self.by_name.remove(&name).expect("a block in use");
@@ -167,8 +168,8 @@ impl InUse {
         names.into_iter().for_each(|name| self.free(pool, name));
     }
 
-    /// Carries out operations: `3=200000@256` allocates block 3 of so many bytes at a multiple of 256, or of 64
-    /// without a number; `-3` frees it.
+    /// Runs operations. `3=200000@256` allocates block 3, of 200000 bytes, at a multiple of 256; without `@`, at a
+    /// multiple of 64. `-3` frees it.
     ///
     /// # Panics
     /// If a block is refused.
@@ -186,10 +187,10 @@ impl InUse {
         }
     }
 
-    /// Runs a step with these operations, and the round after it.
+    /// Runs a step with these operations, and the rounds that are due before and after it.
     ///
     /// # Errors
-    /// That of the round.
+    /// The error of a round.
     #[track_caller]
     pub fn step(&mut self, pool: &(impl AnyPool + ?Sized), ops: &str) -> Result<(), PlanError> {
         pool.in_step(&mut || self.run(pool, ops))
@@ -199,7 +200,7 @@ impl InUse {
 /// Runs steps with these operations until the pool serves from a plan.
 ///
 /// # Panics
-/// If it does not after 300 steps.
+/// If there is no plan after 300 steps.
 #[track_caller]
 pub fn until_planned(pool: &(impl AnyPool + ?Sized), ops: &str) {
     let mut in_use = InUse::default();
@@ -212,19 +213,19 @@ pub fn until_planned(pool: &(impl AnyPool + ?Sized), ops: &str) {
     panic!("no plan after 300 steps");
 }
 
-/// Ends steps, so that nothing waits for the next one any more.
+/// Runs empty steps, so that nothing waits for the next step.
 fn settle(pool: &(impl AnyPool + ?Sized)) {
     for _ in 0..2 {
         pool.in_step(&mut || ()).expect("no round is due");
     }
 }
 
-/// Upstream's own cases, with their numbers. Upstream asserts that no block is null; here all blocks are aligned, none
-/// overlap, and everything is released. A case panics otherwise.
+/// Upstream's own cases, with their numbers. Upstream only asserts that no block is null. Here, a case panics if a
+/// block is misaligned, two blocks overlap, or memory is not released.
 pub mod cases {
     use super::{AnyPool, InUse, KIB, MIB, settle};
 
-    /// Single blocks, one after the other.
+    /// Allocates and frees single blocks, one after the other.
     pub fn single_blocks(pool: &(impl AnyPool + ?Sized)) {
         for (align, bytes) in [
             (32, 100),
@@ -245,7 +246,7 @@ pub mod cases {
         assert_eq!(pool.backend_bytes(), 0);
     }
 
-    /// Allocates 100 times five sizes at five alignments, and frees them all.
+    /// Allocates five sizes at five alignments, 100 times each, and frees them all.
     pub fn loop_of_sizes(pool: &(impl AnyPool + ?Sized)) {
         let mut in_use = InUse::default();
         let mut name = 0;
@@ -260,7 +261,7 @@ pub mod cases {
         in_use.free_all(pool);
     }
 
-    /// The loop of sizes on one thread, and on three.
+    /// Runs the loop of sizes on one thread, then on three at once.
     pub fn loops_on_threads(pool: &(impl AnyPool + Sync + ?Sized)) {
         loop_of_sizes(pool);
         settle(pool);
@@ -273,7 +274,7 @@ pub mod cases {
         assert_eq!(pool.backend_bytes(), 0);
     }
 
-    /// Returns a step that allocates, and frees at its end, each size at each alignment, twice.
+    /// Returns a step that allocates each size at each alignment, twice, and frees everything at its end.
     fn step_of(sizes: &[u64], aligns: &[u64]) -> String {
         let each = || {
             let of = |align| sizes.iter().map(move |size| format!("{size}@{align}"));
@@ -294,8 +295,8 @@ pub mod cases {
         }
     }
 
-    /// 2000 steps of some sizes, the last ones without a look at their blocks, then other sizes; then again after a
-    /// reset. `plans_small`: sizes up to 32 KiB are planned too.
+    /// Runs 2000 steps of some sizes, then other sizes; resets the pool and repeats both. Contents are checked only in
+    /// the first 120 steps. With `plans_small`, sizes up to 32 KiB are planned too.
     pub fn many_steps_then_other_sizes_then_again(
         pool: &(impl AnyPool + ?Sized),
         plans_small: bool,
@@ -325,19 +326,19 @@ pub mod cases {
         }
     }
 
-    /// So many steps of two sizes, twice each.
+    /// Runs `count` steps, each with two blocks of each of two sizes.
     pub fn two_sizes_twice(pool: &(impl AnyPool + ?Sized), count: u32) {
         let ops = step_of(&[128 * KIB, 64 * KIB], &[64]);
         steps(pool, InUse::default(), count, &ops);
         assert!(pool.is_planned());
     }
 
-    /// So many steps of two huge blocks, twice each.
+    /// Runs `count` steps, each with two blocks of each of two huge sizes.
     pub fn huge_blocks_twice(pool: &(impl AnyPool + ?Sized), count: u32, sizes: [u64; 2]) {
         let ops = step_of(&sizes, &[64]);
         steps(pool, InUse::default(), count, &ops);
         assert!(pool.is_planned());
-        // No interval divides none of them: 2 blocks of each, one class up at most.
+        // The plan has at least two blocks of each size.
         let planned = pool.planned_bytes();
         assert!(planned >= 2 * (sizes[0] + sizes[1]), "{planned}");
         let (calls, hits) = (pool.backend_calls(), pool.counts().hits);

@@ -7,7 +7,7 @@ use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocator, round_up};
 
 use super::{Form, Plan, Plans};
 
-/// A bin: whether its sizes are above 32 KiB, and its class among them.
+/// The key of a bin: whether its sizes are above 32 KiB, and its class among those sizes.
 type Key = (bool, u64);
 
 struct Bin {
@@ -15,7 +15,7 @@ struct Bin {
     stride_bytes: u64,
     blocks: u64,
     base: u64,
-    /// The numbers of the free blocks, the next one last.
+    /// The numbers of the free blocks; the last one is used next.
     free: Vec<u64>,
     /// The bins whose blocks it may use, oldest first.
     virtuals: Vec<Key>,
@@ -29,7 +29,7 @@ struct Used {
     bin: Key,
     number: u64,
     stat: AllocStat,
-    /// The bin that borrowed it and gets its virtual block back.
+    /// The bin that borrowed the block and gets its virtual block back.
     borrower: Option<Key>,
 }
 
@@ -41,8 +41,8 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Takes slabs of the backend for the cheapest of the plans, and for the small sizes' plan. Returns the bytes
-    /// needed if the backend has too few.
+    /// Takes slabs from the backend for the cheapest plan and for the plan of small sizes. If the backend has too
+    /// little memory, returns the bytes needed.
     pub(super) fn new(plans: &Plans, form: Form, backend: &impl SubAllocator) -> Result<Self, u64> {
         let interval = plans.best().interval;
         let mut served = Self {
@@ -98,7 +98,8 @@ impl Served {
         }
     }
 
-    /// Takes one slab for these bins, one behind the other. Returns `None` if there is no memory for it.
+    /// Takes one slab for these bins and lays them out one after the other. Returns `None` if there is no memory for
+    /// it.
     fn lay_out(&mut self, keys: &[Key], unit: Align, backend: &impl SubAllocator) -> Option<()> {
         let (mut bytes, mut align) = (0, unit);
         for key in keys {
@@ -128,7 +129,8 @@ impl Served {
         Some(())
     }
 
-    /// Allocates a block for a life without its end. Otherwise returns whether there is a bin for its size.
+    /// Allocates a block for a lifetime whose end is not known yet. If there is no block, returns whether there is a
+    /// bin for its size.
     pub(super) fn take(&mut self, stat: AllocStat, step: u64, turns: bool) -> Result<Addr, bool> {
         let key = self
             .key_of(stat.bytes)
@@ -165,7 +167,7 @@ impl Served {
         Some((target, number, Some(key)))
     }
 
-    /// Allocates from the larger bin whose turn it is, if that has a block.
+    /// Allocates from the larger bin whose turn it is, if that bin has a block.
     fn borrow_in_turn(
         &mut self,
         key: Key,
@@ -190,7 +192,7 @@ impl Served {
         Some((true, self.interval.class_of(bytes)?))
     }
 
-    /// Frees the block in use at the address. Returns its life so far; `None` if there is none.
+    /// Frees the block in use at an address. Returns its lifetime so far, or `None` if there is no such block.
     pub(super) fn free(&mut self, addr: Addr) -> Option<AllocStat> {
         let used = self.used.remove(&addr.get())?;
         self.bins.get_mut(&used.bin)?.free.push(used.number);
@@ -210,7 +212,7 @@ impl Served {
 
     pub(super) fn give_back(&self, backend: &impl SubAllocator) {
         for slab in &self.slabs {
-            // A slab that the backend refuses to release is its own loss.
+            // A slab that the backend refuses to release is lost.
             backend.release(*slab).ok();
         }
     }

@@ -1,4 +1,4 @@
-//! The attributes of one allocation, which in ours are fields of its request.
+//! The attributes of an allocation. In Larder they are fields of the request.
 
 use larder_core::{EventNumber, Request};
 
@@ -14,7 +14,7 @@ pub struct AllocAttributes {
 }
 
 impl AllocAttributes {
-    /// Returns the request with these attributes; its other fields stay. `logged` does not concern an allocator.
+    /// Returns the request with these attributes; its other fields stay. `logged` has no effect on an allocator.
     pub const fn apply(self, mut request: Request) -> Request {
         if self.no_retry {
             request.may_wait = false;

@@ -1,14 +1,14 @@
 //! TensorFlow 1.15's best fit with coalescing, with the adjuster that AntMan added: slow, exact, obvious.
 //!
-//! It has the addresses, counters and sub-allocator calls of the original (`bfc_allocator`), and so shows what
-//! [`larder_core::RegionPool`] keeps of it and what it changes. Written from docs/CONFORMANCE.md, s8 and s7_2. It has
-//! one counter of frees and no streams, no alignment (256 bytes always), and no reason for a failure.
+//! It produces the same addresses, counters and sub-allocator calls as the original (`bfc_allocator`), so it shows what
+//! [`larder_core::RegionPool`] keeps and what it changes. It follows docs/CONFORMANCE.md, s8 and s7_2. It has one
+//! counter of frees in place of streams, always aligns to 256 bytes, and gives no reason for a failure.
 //!
-//! Three defects of the original are left out: the back-off from a refusal ends even below ten granules, where nine
-//! tenths round up to the whole; a limit of 0 that rises later does not double 0 without end; and the step after a
-//! shrink that leaves more than the new limit is 1 MiB, where a subtraction wrapped. Where the original depends on
-//! the order of a queue, the order is fixed: chunks are merged by force in the order of their frees, and a merged
-//! chunk once more at the turn of its youngest part.
+//! Three defects of the original are left out. The back-off after a refusal ends even below ten granules, where nine
+//! tenths are rounded up to the whole. When a limit of 0 is raised, 0 is not doubled without end. After a shrink that
+//! leaves more bytes than the new limit, the next region has 1 MiB; in the original, a subtraction wraps. Where the
+//! original depends on the order of a queue, the order is fixed: chunks are merged by force in the order of their
+//! frees, and a merged chunk has another turn when its most recently freed part would have had one.
 
 mod chunks;
 
@@ -20,10 +20,10 @@ pub use chunks::{Chunk, Used};
 /// The unit of sizes and addresses.
 const GRANULE_BYTES: u64 = 256;
 
-/// The excess over the request from which a chunk is split.
+/// A chunk that exceeds the request by at least this is always split.
 const WASTE_BYTES: u64 = 128 << 20;
 
-/// The size of the first region if growth is allowed, and the most that growth restarts from after a shrink.
+/// The size of the first region if growth is allowed, and the largest size from which growth restarts after a shrink.
 const FIRST_REGION_BYTES: u64 = 1 << 20;
 
 /// The model of upstream's allocator.
@@ -39,7 +39,8 @@ pub struct Bfc {
 }
 
 impl Bfc {
-    /// Creates an allocator that grows from regions of 1 MiB up to the limit, and does not collect regions.
+    /// Creates an allocator whose first region has 1 MiB, which grows up to the limit, and which does not collect
+    /// regions.
     pub fn new(limit_bytes: u64) -> Self {
         let bfc = Self {
             collect_regions: false,
@@ -56,7 +57,7 @@ impl Bfc {
         bfc.with_first_region(FIRST_REGION_BYTES)
     }
 
-    /// Sets the size of the first region; the limit or more takes all memory at once.
+    /// Sets the size of the first region. If it is at least the limit, the first region takes all the memory.
     #[must_use]
     pub fn with_first_region(self, bytes: u64) -> Self {
         Self {
@@ -79,7 +80,7 @@ impl Bfc {
         self.stats
     }
 
-    /// Sets the number of allocations and the largest to 0, and the peak to the bytes in use.
+    /// Sets the number of allocations and the largest size to 0, and the peak to the bytes in use.
     pub fn clear_stats(&mut self) {
         self.stats.clear();
     }
@@ -104,12 +105,12 @@ impl Bfc {
         Some((range(addr.get(), chunk.bytes), chunk.used?))
     }
 
-    /// Allocates a block of at least `bytes` bytes: a whole chunk. Returns `None` where upstream gives null.
+    /// Allocates a block of at least `bytes` bytes. Returns its whole chunk, or `None` where upstream returns null.
     pub fn alloc(&mut self, source: &impl SubAllocator, bytes: u64) -> Option<AddrRange> {
         self.alloc_freed_by(source, bytes, 0)
     }
 
-    /// Allocates a block in memory that was freed no later than this count; 0 allows any.
+    /// Allocates a block in memory that was freed at `count` or earlier; 0 allows any memory.
     pub fn alloc_freed_by(
         &mut self,
         source: &impl SubAllocator,
@@ -137,15 +138,15 @@ impl Bfc {
     /// Frees the block at an address.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no block.
     pub fn free(&mut self, addr: Addr) {
         self.free_at(addr, 0);
     }
 
-    /// Frees the block at an address with the next value of the shared counter.
+    /// Frees the block at an address. `count` is the next value of the shared counter.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no block.
     pub fn free_at(&mut self, addr: Addr, count: u64) {
         let start = addr.get();
         let chunk = self.chunks.by_start[&start];
@@ -163,13 +164,13 @@ impl Bfc {
         }
     }
 
-    /// Allows memory freed at a lower count to be joined from now on.
+    /// Allows memory that was freed below `count` to be joined from now on.
     pub fn set_safe_frontier(&mut self, count: u64) {
         self.safe_frontier = self.safe_frontier.max(count);
     }
 
-    /// Sets the limit; a lower one releases free regions in address order. Returns the limit in force, which is the
-    /// bytes held if these are more.
+    /// Sets the limit. If more bytes are held, free regions are released in address order. Returns the limit in force,
+    /// which is at least the bytes still held.
     pub fn adjust(&mut self, source: &impl SubAllocator, limit_bytes: u64) -> u64 {
         if limit_bytes >= self.stats.reserved_bytes {
             self.stats.limit_bytes = limit_bytes;
@@ -189,7 +190,7 @@ impl Bfc {
         self.stats.limit_bytes
     }
 
-    /// Returns the bytes held, and those of the regions with a block in use.
+    /// Returns the bytes held, and the bytes of the regions that cannot be released.
     pub fn pool_stats(&self) -> PoolStats {
         let free = self.chunks.free_regions();
         let stable = self
@@ -203,7 +204,7 @@ impl Bfc {
         }
     }
 
-    /// Releases every wholly free region. Returns the bytes.
+    /// Releases every wholly free region. Returns the bytes released.
     pub fn release_free_regions(&mut self, source: &impl SubAllocator) -> u64 {
         let before = self.stats.reserved_bytes;
         for start in self.chunks.free_regions() {
@@ -227,7 +228,7 @@ impl Bfc {
         self.chunks.put(start, chunk);
     }
 
-    /// Splits the free chunk if enough would be left, and uses its front.
+    /// Uses the front of a free chunk, which is split if enough would be left.
     fn take(&mut self, start: u64, rounded: u64, requested_bytes: u64) -> AddrRange {
         let whole = self.chunks.remove(start);
         let rest = whole.bytes - rounded;
@@ -260,7 +261,8 @@ impl Bfc {
         range(start, bytes)
     }
 
-    /// Adds a region that holds the request; after a refusal it tries less and less, once in the allocator's life.
+    /// Adds a region that is large enough for the request. After the allocator's first refusal, tries smaller and
+    /// smaller regions.
     fn extend(&mut self, source: &impl SubAllocator, rounded: u64) -> bool {
         let room = self
             .stats
@@ -311,7 +313,7 @@ impl Bfc {
         true
     }
 
-    /// The original's sub-allocator cannot refuse, so its answer is ignored.
+    /// Releases a region. The original's sub-allocator cannot refuse, so the answer is ignored.
     fn release(&mut self, source: &impl SubAllocator, start: u64) {
         let bytes = self.chunks.remove(start).bytes;
         self.chunks.regions.remove(&start);

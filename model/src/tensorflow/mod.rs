@@ -1,5 +1,5 @@
-//! TensorFlow 1.15's allocators as they are, without their defects: the subject of conformance cases with upstream's
-//! numbers, and rows to compare with.
+//! Models of TensorFlow 1.15's allocators without their defects: the subject of conformance cases with upstream's
+//! numbers, and rows of benchmark tables.
 
 mod attributes;
 pub mod bfc;

@@ -1,13 +1,13 @@
 //! TensorFlow 1.15's `PoolAllocator`, in one vector.
 //!
-//! It behaves as the original, except for two defects: a size that overflows and a sub-allocator that refuses give no
-//! block, and no memory is written. The block's value holds its buffer, where upstream writes a prefix in front of
-//! the block.
+//! It behaves like the original, without two of its defects: if a size overflows or the sub-allocator refuses, there is
+//! no block, and no memory is written. The block's value contains its buffer; upstream writes a prefix in front of the
+//! block instead.
 
 use larder_core::pool::PoolCounters;
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocator, round_down};
 
-/// Rounds sizes before buffers are compared; `None` if the result exceeds 64 bits.
+/// A function that rounds sizes before buffers are compared. It returns `None` if the result exceeds 64 bits.
 pub type Rounder = fn(u64) -> Option<u64>;
 
 /// Upstream's rounder that changes nothing.
@@ -22,14 +22,16 @@ pub const POWER_OF_TWO: Rounder = |bytes| match bytes {
 /// The prefix before a block, and the alignment of buffers.
 const PREFIX: Align = Align::new(16).unwrap();
 
-/// Returns the bytes of the buffer for a block: with the prefix, and with the alignment if it is larger.
+/// Returns the rounded size of a block's buffer, which includes the prefix, and also the alignment if it is larger than
+/// the prefix.
 pub fn buffer_bytes(bytes: u64, align: Align, rounder: Rounder) -> Option<u64> {
     let extra = if align > PREFIX { align.bytes() } else { 0 };
     let prefixed = bytes.checked_add(PREFIX.bytes())?;
     rounder(prefixed.checked_add(extra)?)
 }
 
-/// Returns the first address of a block in its buffer: strictly above the prefix if its alignment is larger.
+/// Returns the first address of a block in its buffer: strictly above the prefix's end if the alignment is larger than
+/// the prefix.
 fn block_start(buffer: AddrRange, align: Align) -> Addr {
     let behind = buffer.start().get() + PREFIX.bytes();
     Addr::new(if align > PREFIX {
@@ -42,7 +44,7 @@ fn block_start(buffer: AddrRange, align: Align) -> Addr {
 /// A buffer, in use or idle.
 #[derive(PartialEq, Eq, Debug)]
 struct Buffer {
-    /// The size for which it is reused.
+    /// The size for which the buffer is reused.
     bytes: u64,
     range: AddrRange,
 }
@@ -57,13 +59,13 @@ pub struct PoolBlock {
 }
 
 impl PoolBlock {
-    /// Returns the bytes from its start to the end of the size requested for its buffer.
+    /// Returns the bytes from the block's start to the end of the buffer's requested size.
     pub fn bytes(&self) -> u64 {
         self.buffer.bytes - (self.addr.get() - self.buffer.range.start().get())
     }
 }
 
-/// The pool over a sub-allocator, for one thread.
+/// A pool over a sub-allocator, for one thread.
 pub struct PoolAllocator<S> {
     name: &'static str,
     limit_buffers: u32,
@@ -76,8 +78,9 @@ pub struct PoolAllocator<S> {
 }
 
 impl<S: SubAllocator> PoolAllocator<S> {
-    /// Creates a pool that keeps `limit_buffers` idle buffers; 0 passes everything through. With `auto_resize` the
-    /// limit grows. Returns `None` for a limit of 0 that should grow, where upstream ends the process.
+    /// Creates a pool that keeps up to `limit_buffers` idle buffers; with 0, it passes everything through. With
+    /// `auto_resize`, the limit grows. Returns `None` for a limit of 0 with `auto_resize`, where upstream ends the
+    /// process.
     pub fn new(
         name: &'static str,
         limit_buffers: u32,
@@ -96,8 +99,8 @@ impl<S: SubAllocator> PoolAllocator<S> {
         })
     }
 
-    /// Allocates a block in the oldest idle buffer of exactly its size, otherwise in a new one. Returns `None` for
-    /// zero bytes, and where upstream's sub-allocator gives null.
+    /// Allocates a block in the oldest idle buffer of exactly its size, or in a new buffer if there is none. Returns
+    /// `None` for zero bytes, and where upstream's sub-allocator returns null.
     pub fn alloc(&mut self, bytes: u64, align: Align) -> Option<PoolBlock> {
         if bytes == 0 {
             return None;
@@ -124,7 +127,7 @@ impl<S: SubAllocator> PoolAllocator<S> {
         })
     }
 
-    /// Frees a block and keeps its buffer. Evicts the oldest buffer if there are too many.
+    /// Frees a block and keeps its buffer. Evicts the oldest buffers above the limit.
     pub fn free(&mut self, block: PoolBlock) {
         if self.limit_buffers == 0 {
             return self.release(&block.buffer);
@@ -139,8 +142,8 @@ impl<S: SubAllocator> PoolAllocator<S> {
         }
     }
 
-    /// Raises the limit after each 1000 evictions if more than 0.002 of the buffers kept were evicted **and** more
-    /// than 0.002 of the requests missed. Restarts the counters then.
+    /// Raises the limit and restarts the counters after every 1000 evictions, if more than 0.002 of the buffers kept
+    /// were evicted **and** more than 0.002 of the requests missed.
     fn resize(&mut self) {
         let counters = self.counters;
         if !self.auto_resize || !counters.evicted.is_multiple_of(1000) {
@@ -169,11 +172,11 @@ impl<S: SubAllocator> PoolAllocator<S> {
     }
 
     fn release(&self, buffer: &Buffer) {
-        // Upstream's sub-allocators cannot refuse; what one of ours refuses is its own loss.
+        // Upstream's sub-allocators cannot refuse. If one of ours does, the range is lost.
         self.source.release(buffer.range).ok();
     }
 
-    /// Returns its name.
+    /// Returns the pool's name.
     pub fn name(&self) -> &'static str {
         self.name
     }

@@ -1,7 +1,7 @@
-//! The chunks of all regions: the free ones by size, and the rules of joining.
+//! The chunks of all regions, the free chunks by size, and the rules of joining.
 //!
-//! Invariants: the chunks cover each region without a gap; two free neighbours of one region do not
-//! both lack a count; `free` holds exactly the free chunks, `counted` those of them with a count.
+//! Invariants: the chunks cover each region without a gap; of two adjacent free chunks of a region, at least one has a
+//! count; `free` contains exactly the free chunks, and `counted` exactly the free chunks with a count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ pub struct Chunk {
     pub bytes: u64,
     /// The requested bytes and the number, if it is in use.
     pub used: Option<Used>,
-    /// The count of its free; 0 if it may be joined.
+    /// The count at which it was freed; 0 if it may be joined.
     pub freed_at: u64,
 }
 
@@ -28,17 +28,17 @@ pub struct Used {
 /// Regions and their chunks.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Chunks {
-    /// Bytes by start.
+    /// The size of each region, by its start.
     pub(super) regions: BTreeMap<u64, u64>,
     pub(super) by_start: BTreeMap<u64, Chunk>,
-    /// Bytes and start of the free chunks.
+    /// The size and start of each free chunk.
     free: BTreeSet<(u64, u64)>,
-    /// Count and start of the free chunks with a count.
+    /// The count and start of each free chunk with a count.
     counted: BTreeSet<(u64, u64)>,
 }
 
 impl Chunks {
-    /// Returns the smallest free chunk that suffices, the lowest among equals.
+    /// Returns the smallest free chunk that is large enough, the lowest among equals.
     pub(super) fn find(&self, rounded: u64, count: u64) -> Option<u64> {
         let (_, start) = self
             .free
@@ -47,7 +47,7 @@ impl Chunks {
         Some(*start)
     }
 
-    /// Returns the starts of the regions that are one free chunk without a count.
+    /// Returns the starts of the regions that consist of one free chunk without a count.
     pub(super) fn free_regions(&self) -> Vec<u64> {
         let is_free = |(start, bytes): &(&u64, &u64)| {
             let first = self.by_start[*start];
@@ -57,7 +57,7 @@ impl Chunks {
         free.map(|(start, _)| *start).collect()
     }
 
-    /// Clears the counts that are safe, and joins.
+    /// Clears the counts below `safe_frontier`, and joins the chunks that had them.
     pub(super) fn merge_safe(&mut self, safe_frontier: u64) {
         let mut safe = Vec::new();
         while let Some((count, start)) = self.counted.first().copied()
@@ -78,7 +78,7 @@ impl Chunks {
         }
     }
 
-    /// Joins a free chunk with the free ones above it, then below it, that have no count.
+    /// Joins a free chunk with adjacent free chunks that have no count: first those above it, then those below it.
     pub(super) fn coalesce(&mut self, start: u64) {
         let joins = |chunks: &Self, other: &u64| {
             let chunk = chunks.by_start[other];
