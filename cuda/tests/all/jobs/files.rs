@@ -45,7 +45,6 @@ fn an_order_is_confirmed_when_its_limit_is_in_force_and_a_file_without_a_number_
         // Version 2 was replaced during the run, so it is never confirmed.
         let report = rig.report();
         assert_eq!((report.version, report.limit_bytes), (3, 6 << 20));
-        // The same limit again, with a new version and without one.
         for version in [Some(4), None] {
             rig.order(6, version, None);
             assert_eq!(confirmed(), version);

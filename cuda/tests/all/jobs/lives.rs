@@ -6,7 +6,6 @@ use larder_cuda::job::{Job, JobError};
 use super::common::{MIB, alone_and_clean};
 use super::{Folder, by_hand, gpu, job, setup, with_job};
 
-/// Writes a control file for one life of a job, or for any.
 fn order(folder: &Folder, life: Option<Life>, limit_bytes: u64, asleep: bool) {
     folder.tell(|file| {
         file.limit(gpu(), limit_bytes);
@@ -43,7 +42,6 @@ fn what_was_said_to_another_run_of_a_job_is_not_obeyed() {
         let status = folder.larder();
         assert_eq!((status.life, status.control_version), (Life::this(), None));
         assert_eq!(status.sleep.unwrap().state, SleepState::Awake);
-        // Control files for this life and for any life are obeyed.
         for (life, limit_bytes) in [(Life::this(), 4 * MIB), (None, 2 * MIB)] {
             order(&folder, life, limit_bytes, false);
             job.poll();

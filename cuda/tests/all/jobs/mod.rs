@@ -33,7 +33,6 @@ fn gpu() -> BusId {
     "01:00.0".parse().unwrap()
 }
 
-/// A folder for one test, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -57,7 +56,6 @@ impl Folder {
         std::fs::write(self.0.join("control.json"), text).unwrap();
     }
 
-    /// Writes a control file.
     fn tell(&self, change: impl FnOnce(&mut ControlFile)) {
         let mut file = ControlFile::default();
         change(&mut file);
@@ -84,7 +82,6 @@ impl Folder {
         StatusFile::parse(std::fs::read(self.0.join("status.json")).unwrap()).unwrap()
     }
 
-    /// Returns Larder's part of the status.
     fn larder(&self) -> JobStatus {
         self.status().larder.unwrap()
     }
@@ -195,7 +192,6 @@ impl Rig {
         self.job.poll();
     }
 
-    /// Writes an order as [`Folder::order`] does, and polls it.
     fn order(
         &self,
         mebibytes: impl Into<Option<u64>>,
@@ -206,7 +202,6 @@ impl Rig {
         self.job.poll();
     }
 
-    /// Returns the limit in force, in MiB.
     fn limit(&self) -> u64 {
         self.memory.limit_bytes() / MIB
     }

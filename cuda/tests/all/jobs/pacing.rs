@@ -71,7 +71,6 @@ fn am_10_pauses_between_real_launches_are_the_plan_within_one_share() {
                         let one = LaunchConfig::for_num_elems(1);
                         // SAFETY: the kernel takes the address of one number.
                         unsafe { launch.launch_paced(&pacer, one) }.unwrap();
-                        // The launch's work takes this long.
                         clock.advance(MILLISECOND);
                     }
                     pacer.report().inserted - before

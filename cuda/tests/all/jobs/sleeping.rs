@@ -19,7 +19,6 @@ use super::{Folder, Rig, by_hand, plain, setup, until, used, with_thread};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A job with a block in its memory.
 struct Sleeper {
     control: &'static StandIn,
     rig: Arc<Rig>,
@@ -92,7 +91,6 @@ impl Rig {
     }
 }
 
-/// Runs a test with the eager schedule and with some deferred ones.
 fn under_schedules(act: impl Fn(&'static StandIn)) {
     let Some((control, _turn)) = alone() else {
         return;
@@ -359,7 +357,6 @@ fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
                             assert_filled(&stream, kept.addr().get(), 4096, value);
                             memory.free(&stream, block).unwrap();
                         };
-                        // One thread's runs are queued.
                         let ran = match value {
                             1 => job.run_on(&stream, 0, work),
                             _ => job.run(0, work),

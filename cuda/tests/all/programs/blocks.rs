@@ -73,7 +73,6 @@ impl Player {
         }
     }
 
-    /// Returns whether the device's limit has room for a block of any drawn size.
     fn is_roomy(&self) -> Outcome<bool> {
         let device = self.memory()?.device.as_ref();
         Ok(device.is_none_or(|device| device.limit_bytes() >= 6 * MIB))

@@ -18,7 +18,6 @@ impl Bytes {
         Self(Arc::new(Mutex::new(Reused(spare.unwrap_or_default()))))
     }
 
-    /// Reads or changes the contents.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let mut bytes: MutexGuard<'_, Reused> =
             self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,7 +34,6 @@ impl Bytes {
         }
     }
 
-    /// Returns a part of the contents.
     pub(crate) fn part(&self, from: u64, bytes: u64) -> Vec<u8> {
         self.with(|all| all[from as usize..][..bytes as usize].to_vec())
     }

@@ -31,17 +31,13 @@ const REFUSED: [&str; 10] = [
 /// The acts that are drawn besides allocations, frees, uses, copies and their order.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Knobs {
-    /// The driver refuses some calls.
     pub(crate) refusals: bool,
-    /// The allocator sleeps.
     pub(crate) sleeps: bool,
-    /// Limits fall and rise.
     pub(crate) limits: bool,
     /// Captures, graphs and windows, and captures that use none of our allocators.
     pub(crate) captures: bool,
     /// Typed and pinned buffers.
     pub(crate) buffers: bool,
-    /// Blocks are exported and imported.
     pub(crate) exports: bool,
     /// Streams are replaced, and steps begin and end.
     pub(crate) streams: bool,
@@ -53,7 +49,6 @@ pub(crate) struct Knobs {
     pub(crate) host: bool,
 }
 
-/// Draws the acts of one player.
 pub(crate) struct Draw {
     pub(crate) random: Random,
     streams: usize,
@@ -318,7 +313,6 @@ impl Draw {
         }
     }
 
-    /// Begins a capture over a window, launches or drops a graph, or begins or ends a foreign capture.
     fn capture(&mut self) -> String {
         let graph = self.random.index(3);
         match self.random.index(4) {

@@ -237,7 +237,6 @@ impl Player {
         Ok(pinned.ok_or(Missing("pinned memory"))?)
     }
 
-    /// Returns how many events of a kind the watchers have seen.
     fn events(&self, kind: LimitEventKind) -> u64 {
         let seen = self.seen.lock().unwrap();
         seen.iter().filter(|seen| **seen == kind).count() as u64

@@ -26,7 +26,6 @@ pub(crate) struct Capture {
     events: Vec<Event>,
 }
 
-/// A captured graph.
 pub(crate) struct Captured {
     graph: Graph,
     stream: usize,
@@ -215,7 +214,6 @@ impl Player {
         end_capture(&stream).map(drop)
     }
 
-    /// Ends all captures.
     pub(crate) fn end_captures(&mut self) -> Outcome {
         if self.capture.is_some() {
             self.end_capture(&mut Words::new("left-graph left-window"))?;
@@ -233,7 +231,6 @@ impl Capture {
 }
 
 impl Captured {
-    /// Returns the stream on which the graph was captured, and on which it is launched.
     pub(crate) const fn stream(&self) -> usize {
         self.stream
     }

@@ -17,7 +17,6 @@ const PTX: &CStr =
         Err(_) => panic!("a zero byte within"),
     };
 
-/// One of the kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kernel {
     Fill,
@@ -61,7 +60,6 @@ impl Kernel {
     }
 }
 
-/// The parameters of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Launch {
     pub(crate) out: u64,
@@ -72,7 +70,6 @@ pub(crate) struct Launch {
     pub(crate) value: u32,
 }
 
-/// The module with the kernels, loaded into a context.
 pub(crate) struct Kernels {
     context: Context,
     module: sys::CUmodule,

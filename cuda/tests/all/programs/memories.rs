@@ -22,7 +22,6 @@ pub(crate) type Seen = Arc<Mutex<Vec<LimitEventKind>>>;
 /// Budgets by name: `process` and its tenants.
 pub(crate) type Budgets = BTreeMap<String, Budget>;
 
-/// An allocator with its budgets.
 #[derive(Clone)]
 pub(crate) struct Memory {
     /// The allocator of blocks: the device's, or one in front of it.
@@ -45,7 +44,6 @@ impl Memory {
         }
     }
 
-    /// Wraps an allocator that is not a device's.
     pub(crate) fn of_front(front: Arc<dyn StreamAllocator>) -> Self {
         Self {
             front,
@@ -128,7 +126,6 @@ impl Memory {
         }
     }
 
-    /// Returns the live bytes of both sides.
     pub(crate) fn live_bytes(&self) -> u64 {
         match &self.vmem {
             Some(vmem) => vmem.vmem_stats().joint_live_bytes,
@@ -395,7 +392,6 @@ impl Player {
         Ok(())
     }
 
-    /// Plays the acts on allocators. All others go on to [`play_with_things`](Self::play_with_things).
     pub(crate) fn play_other(&mut self, verb: &str, words: &mut Words<'_>) -> Outcome {
         match verb {
             "process" => self.process(words),

@@ -54,7 +54,6 @@ const PROGRAMS: u64 = 50;
 /// Number of deferred orders for each program.
 const ORDERS: u64 = 3;
 
-/// A drawn program.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     seed: u64,
@@ -119,7 +118,6 @@ enum Schedule {
 }
 
 impl Schedule {
-    /// The orders in which a program is run on this driver.
     fn all(control: Option<&StandIn>) -> Vec<Self> {
         if control.is_none() {
             return vec![Self::Device];

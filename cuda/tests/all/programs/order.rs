@@ -24,7 +24,6 @@ impl Clock {
         clock
     }
 
-    /// Returns the streams with operations in the clock.
     pub(crate) fn streams(&self) -> Vec<usize> {
         (0..STREAMS).filter(|stream| self.0[*stream] > 0).collect()
     }
@@ -42,7 +41,6 @@ struct Recorded {
     clock: Clock,
 }
 
-/// Streams and their order.
 pub(crate) struct Order {
     context: Context,
     pub(crate) streams: Vec<Arc<CudaStream>>,
@@ -130,7 +128,6 @@ impl Order {
         self.known[stream].join(&clock);
     }
 
-    /// Records an event, and returns its index.
     pub(crate) fn record(&mut self, stream: usize) -> Result<usize, DriverError> {
         let event = if self.events.len() < EVENTS {
             Event::new(&self.context, EventConfig::default())?

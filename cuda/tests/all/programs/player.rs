@@ -19,7 +19,6 @@ use crate::programs::things::Thing;
 use crate::programs::transfers::Transfers;
 use crate::programs::words::{Missing, Outcome, Part, Words, stream};
 
-/// A block that the program holds.
 pub(crate) struct Held {
     pub(crate) block: Block,
     /// The number of the block, which is unique in the program, unlike its name.
@@ -95,7 +94,6 @@ pub(crate) struct Player {
     pub(crate) things: BTreeMap<String, Thing>,
     pub(crate) capture: Option<Capture>,
     pub(crate) foreign: Option<Foreign>,
-    /// The names of the allocators that are asleep.
     pub(crate) asleep: BTreeSet<String>,
     /// Whether the program is drawn. It then skips impossible acts, and may run out of memory, unlike a script.
     pub(crate) is_drawn: bool,
@@ -222,7 +220,6 @@ impl Player {
         Ok(self.blocks.get_mut(name).ok_or(Missing("the block"))?)
     }
 
-    /// Returns a block that has been written.
     pub(crate) fn written(&self, name: &str) -> Outcome<&Held> {
         let held = self.held(name)?;
         match held.ready {
@@ -241,18 +238,15 @@ impl Player {
         Ok(device.ok_or(Missing("a device's allocator"))?)
     }
 
-    /// Returns whether the current allocator is asleep.
     pub(crate) fn is_asleep(&self) -> bool {
         self.asleep.contains(&self.current)
     }
 
-    /// Returns whether a block's allocator is asleep.
     pub(crate) fn sleeps(&self, block: &str) -> bool {
         let held = self.blocks.get(block);
         held.is_some_and(|held| self.asleep.contains(&held.memory))
     }
 
-    /// Returns the allocator of a block.
     pub(crate) fn owner(&self, held: &Held) -> Outcome<Arc<dyn StreamAllocator>> {
         let memory = self.memories.get(&held.memory);
         Ok(memory.ok_or(Missing("its allocator"))?.front.clone())

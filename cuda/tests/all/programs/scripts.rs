@@ -22,7 +22,6 @@ use crate::programs::{apart_with_kernels, kernels};
 /// A line, and its number in the file.
 type Line = (usize, String);
 
-/// A case of a file.
 struct Case {
     name: String,
     seeds: u64,
@@ -33,7 +32,6 @@ struct Case {
     lines: Vec<Line>,
 }
 
-/// Reads the cases of a text.
 fn cases(text: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -147,7 +145,6 @@ fn play(
     }
 }
 
-/// Plays one case of a text.
 #[track_caller]
 pub(crate) fn play_case(text: &str, name: &str) {
     let cases = cases(text).into_iter();
@@ -161,7 +158,6 @@ pub(crate) fn play_others(text: &str, named: &[&str]) {
     play_all(cases.filter(|case| !named.contains(&&*case.name)).collect());
 }
 
-/// Plays the cases that need no control of the stand-in.
 #[track_caller]
 pub(crate) fn play_anywhere(text: &str) {
     let (_turn, _) = apart_with_kernels();

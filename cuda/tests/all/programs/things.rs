@@ -35,7 +35,6 @@ pub(crate) enum Thing {
 }
 
 impl Player {
-    /// Plays the acts on things. All others go on to [`expect`](Self::expect).
     pub(crate) fn play_with_things(&mut self, verb: &str, words: &mut Words<'_>) -> Outcome {
         match verb {
             "prime" => self.prime(words),
@@ -68,7 +67,6 @@ impl Player {
         }
     }
 
-    /// Keeps a thing under a name.
     pub(crate) fn put(&mut self, name: &str, thing: Thing) -> Outcome {
         self.things.insert(name.to_owned(), thing);
         Ok(())
@@ -297,7 +295,6 @@ impl Player {
         Ok(())
     }
 
-    /// Checks the contents of all buffers.
     pub(crate) fn check_buffers(&mut self) -> Outcome {
         for thing in self.things.values() {
             match thing {

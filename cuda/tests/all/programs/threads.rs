@@ -14,7 +14,6 @@ use crate::programs::{Program, Schedule, apart_with_kernels, left};
 /// Number of programs in an ordinary run.
 const PROGRAMS: u64 = 30;
 
-/// Number of acts of each thread.
 const ACTS: usize = 100;
 
 /// Runs all threads of one program, and then frees the blocks that no thread received.

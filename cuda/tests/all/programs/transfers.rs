@@ -35,7 +35,6 @@ struct Expected {
     what: String,
 }
 
-/// The pinned memory of one program.
 pub(crate) struct Transfers {
     /// Owns the memory at `start`.
     _pinned: PinnedMemory,
@@ -81,7 +80,6 @@ impl Transfers {
         self.used + bytes <= RESULTS
     }
 
-    /// Queues a copy to pinned memory.
     pub(crate) fn read(
         &mut self,
         stream: &CudaStream,
@@ -118,7 +116,6 @@ impl Transfers {
     }
 }
 
-/// Checks that the bytes read are the expected ones.
 pub(crate) fn compare(found: &[u8], expected: &[u8], what: &str) -> Result<(), String> {
     if found == expected {
         return Ok(());

@@ -8,7 +8,6 @@ use crate::programs::player::Player;
 use crate::programs::transfers::{WINDOW, compare, pattern};
 use crate::programs::words::{Missing, Outcome, Part, Words};
 
-/// A part of a block that an act uses.
 struct Place {
     at: u64,
     from: u64,

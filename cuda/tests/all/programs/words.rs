@@ -31,7 +31,6 @@ impl<'a> Words<'a> {
         self.0.next().ok_or_else(|| "a word is missing".into())
     }
 
-    /// Takes the next word, if there is one.
     pub(crate) fn maybe(&mut self) -> Option<&'a str> {
         self.0.next()
     }
@@ -46,12 +45,10 @@ impl<'a> Words<'a> {
         number(self.next()?)
     }
 
-    /// Takes a number, or `otherwise` if there is none.
     pub(crate) fn number_or(&mut self, otherwise: u64) -> Outcome<u64> {
         self.maybe().map_or(Ok(otherwise), number)
     }
 
-    /// Takes a part of a block, or the head if no part is named.
     pub(crate) fn part(&mut self) -> Outcome<Part> {
         match self.maybe() {
             None | Some("head") => Ok(Part::Head),
@@ -68,7 +65,6 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Returns the number of a stream's letter.
 pub(crate) fn stream(word: &str) -> Outcome<usize> {
     let place = "abcd".find(word).filter(|_| word.len() == 1);
     place.ok_or_else(|| format!("no stream: {word}").into())
@@ -92,7 +88,6 @@ pub(crate) fn number(word: &str) -> Outcome<u64> {
     Ok(number * unit)
 }
 
-/// Part of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
     Head,

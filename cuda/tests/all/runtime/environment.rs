@@ -21,7 +21,6 @@ fn assert_read(vars: &[(&str, &str)], change: impl FnOnce(&mut RuntimeConfig)) {
     assert_eq!(read(vars), (expected, vec![]), "{vars:?}");
 }
 
-/// Asserts that a value changes nothing and is reported.
 #[track_caller]
 fn assert_bad(name: &'static str, text: &str) {
     let (config, bad) = read(&[(name, text)]);
@@ -48,7 +47,6 @@ fn nothing_set_is_the_default() {
 /// A variable's valid texts, with their values, and its invalid texts.
 type Texts<T> = (&'static [(&'static str, T)], &'static [&'static str]);
 
-/// `0`, `1`, `false` and `true`, the words in any case.
 const TRUTHS: Texts<bool> = (
     &[
         ("0", false),
@@ -62,13 +60,11 @@ const TRUTHS: Texts<bool> = (
     &["", "yes", "2", " 1", "01", "true "],
 );
 
-/// `false` and `true`, in lower case only.
 const WORDS: Texts<bool> = (
     &[("false", false), ("true", true)],
     &["", "1", "0", "True", "FALSE", "true "],
 );
 
-/// Mebibytes whose number of bytes fits in 64 bits.
 const MEBIBYTES: Texts<u64> = (
     &[
         ("0", 0),

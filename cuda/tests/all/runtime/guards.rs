@@ -30,7 +30,6 @@ fn guarded(memory_guard: CheckedConfig, test: impl FnOnce(&GpuAllocator, &Arc<Cu
 /// Upstream's guards, but blocks keep their alignment.
 const GUARD: CheckedConfig = CheckedConfig::memory_guard();
 
-/// Writes bytes at an offset from the start of a block.
 fn scribble(stream: &CudaStream, block: &Block, offset: i64, bytes: u64) {
     let at = block.addr().get().checked_add_signed(offset).unwrap();
     fill(stream, at, bytes, 0);

@@ -8,7 +8,6 @@ use larder_cuda::runtime::{Binding, Node, Runtime, RuntimeConfig, Topology};
 
 use crate::runtime::rig::{holds, numa, pci, take, write};
 
-/// A tree of files, removed when dropped.
 struct Tree(PathBuf);
 
 impl Tree {

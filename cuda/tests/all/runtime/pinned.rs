@@ -56,7 +56,6 @@ fn ps_6_each_node_has_its_own_with_numa_and_without() {
             let node = Node::new(4);
             let error = runtime.pinned_allocator(Some(node)).unwrap_err();
             assert_eq!(error, RuntimeError::Node { node, nodes: 4 });
-            // One node's allocator refuses another's blocks.
             let block = take(&nodes[1], 100);
             let rejected = nodes[0].free(block).unwrap_err();
             nodes[1].free(rejected.value).unwrap();

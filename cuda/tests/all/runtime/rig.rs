@@ -20,12 +20,10 @@ pub(crate) fn pci(bus: u32) -> PciAddress {
     }
 }
 
-/// Returns a machine of four nodes, with the first device on node 0 and the second on node 2.
 pub(crate) fn four_nodes() -> Topology {
     Topology::made([0, 1, 2, 3], [(pci(1), Node::ZERO), (pci(2), Node::new(2))])
 }
 
-/// Returns the default settings with a change.
 pub(crate) fn with(change: impl FnOnce(&mut RuntimeConfig)) -> RuntimeConfig {
     let mut config = RuntimeConfig::default();
     change(&mut config);
@@ -36,7 +34,6 @@ pub(crate) fn numa() -> RuntimeConfig {
     with(|config| config.numa = true)
 }
 
-/// Returns the settings that choose a kind of host memory.
 pub(crate) fn host_kind(cpu_bfc: impl Into<Option<bool>>, numa: bool) -> RuntimeConfig {
     with(|config| (config.cpu_bfc, config.numa) = (cpu_bfc.into(), numa))
 }
@@ -64,17 +61,14 @@ pub(crate) fn unified() -> GpuOptions {
     }
 }
 
-/// Returns a runtime on a machine of four nodes.
 pub(crate) fn runtime(config: RuntimeConfig) -> Runtime {
     with_devices(config, Vec::new())
 }
 
-/// Returns a runtime on a machine of four nodes, with the given logical devices.
 pub(crate) fn with_devices(config: RuntimeConfig, devices: Vec<LogicalDevice>) -> Runtime {
     Runtime::with(config, four_nodes(), devices)
 }
 
-/// Ends a runtime, and checks that nothing of it is in use.
 #[track_caller]
 pub(crate) fn end(runtime: Runtime) {
     let report = runtime.shutdown().unwrap();
@@ -101,7 +95,6 @@ pub(crate) struct Way {
     pub(crate) options: GpuOptions,
 }
 
-/// Returns a way for each kind of device memory.
 pub(crate) fn kinds() -> Vec<Way> {
     let kinds = [
         (GpuKind::Default, "GPU_1_bfc"),
@@ -132,13 +125,11 @@ pub(crate) fn ways() -> Vec<Way> {
 }
 
 impl Way {
-    /// Returns the allocator of a device, with a limit.
     pub(crate) fn gpu(&self, runtime: &Runtime, id: usize, mebibytes: u64) -> GpuAllocator {
         let given = runtime.gpu_allocator(id, &self.options, mebibytes * MIB);
         given.unwrap().allocator
     }
 
-    /// Names the way in a failure's message.
     pub(crate) fn words(&self) -> String {
         format!("{}, managed: {}", self.name, self.options.unified_memory)
     }
@@ -176,14 +167,12 @@ pub(crate) fn take(allocator: &impl BlockAllocator, bytes: u64) -> Block {
     grant.block
 }
 
-/// Fills a block of host memory.
 pub(crate) fn write(block: &Block, value: u8) {
     let start = core::ptr::with_exposed_provenance_mut::<u8>(block.addr().get() as usize);
     // SAFETY: the test holds the block.
     unsafe { start.write_bytes(value, block.bytes() as usize) };
 }
 
-/// Returns whether every byte of a block of host memory has a value.
 pub(crate) fn holds(block: &Block, value: u8) -> bool {
     let start = core::ptr::with_exposed_provenance::<u8>(block.addr().get() as usize);
     // SAFETY: the test holds the block and has written all of it.
@@ -201,7 +190,6 @@ impl Diary {
         Arc::new(move |visit| diary.lock().unwrap().push((name, visit)))
     }
 
-    /// Returns a diary of regions that are allocated (`alloc`) and freed (`free`).
     pub(crate) fn of(runtime: &Runtime, memory: Visited) -> Self {
         let diary = Self::default();
         let alloc = runtime.add_alloc_visitor(memory, diary.visitor("alloc"));

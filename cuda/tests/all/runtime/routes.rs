@@ -66,21 +66,18 @@ fn s1_6_each_row_of_the_table_and_the_nodes() {
         check(
             runtime,
             &[
-                // Requests for a GPU's own memory.
                 (Device::Gpu(1), false, false, Gpu),
                 (Device::Gpu(1), false, true, Gpu),
                 // Host memory for a GPU is of the GPU's node. Upstream's pinned memory is always of node 0.
                 (Device::Gpu(1), true, true, Pinned(2)),
                 (Device::Gpu(1), true, false, Plain(2)),
                 (Device::Gpu(0), true, true, Pinned(0)),
-                // Requests for the CPU.
                 (of_node(3), false, true, Pinned(3)),
                 (of_node(3), false, false, Plain(3)),
                 (of_node(3), true, true, Pinned(3)),
                 (of_node(3), true, false, Plain(3)),
                 (Device::Cpu(None), false, false, Plain(0)),
                 (Device::Cpu(None), false, true, Pinned(0)),
-                // Devices and nodes that do not exist.
                 (Device::Gpu(2), false, false, Error),
                 (Device::Gpu(2), true, false, Error),
                 (of_node(9), false, false, Error),

@@ -114,7 +114,6 @@ fn held(diary: &Diary) -> Vec<RegionVisit> {
     held
 }
 
-/// Returns whether an address is in one of these regions.
 fn is_held(diary: &Diary, at: Addr) -> bool {
     let holds = |visit: &RegionVisit| visit.range.start() <= at && at < visit.range.end();
     held(diary).iter().any(holds)

@@ -55,7 +55,6 @@ struct World {
     sleeps: Arc<AtomicU64>,
 }
 
-/// Returns a new stream of a device, and the kernel on that device.
 fn device(ordinal: usize) -> (Arc<CudaStream>, CudaFunction) {
     let context = Context::new(ordinal).unwrap();
     let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
@@ -103,7 +102,6 @@ impl World {
         }
     }
 
-    /// Queues the kernel, paced or not.
     fn launch(&self, paced: bool) {
         let pacer = self.job.pacer();
         let mut launch = Launch::on(&self.stream, &self.spin);
@@ -153,7 +151,6 @@ impl World {
         self.control.advance(Duration::ZERO)
     }
 
-    /// Returns a new allocator of the device, managed by the job.
     fn manage(&self) -> DeviceAllocator {
         let memory = DeviceAllocator::new(&Context::new(0).unwrap()).unwrap();
         self.job.manage(&memory).unwrap();
