@@ -1,7 +1,8 @@
-//! Best fit with coalescing beside its model: every answer, every invariant, any policies.
+//! Fuzzes best fit with coalescing against its model: every answer and every invariant, under any
+//! policies.
 //!
 //! The first bytes choose the policies, the table and the device; the rest are operations, seven
-//! bytes each. Run by `cargo +nightly fuzz run bfc`.
+//! bytes each. Run with `cargo +nightly fuzz run bfc`.
 #![no_main]
 
 use larder_model::{Op, Policies, run_bfc};

@@ -1,5 +1,6 @@
-//! Any bytes as a control file: no panic, nothing of a file with a syntax error, the old value where a
-//! value is bad, and a written value reads back the same. Run by `cargo +nightly fuzz run config`.
+//! Fuzzes the reader of control files: it never panics, reads nothing from a file with a syntax error,
+//! leaves bad values out so that the old values stay, and reads written values back unchanged. Run with
+//! `cargo +nightly fuzz run config`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

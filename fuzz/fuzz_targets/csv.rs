@@ -1,4 +1,4 @@
-//! Any bytes as a planning problem in CSV: no panic, and each lifetime ends where it begins or later. Run by
+//! Fuzzes the reader of planning problems in CSV: it never panics, and no lifetime ends before it begins. Run with
 //! `cargo +nightly fuzz run csv`.
 #![no_main]
 
@@ -9,7 +9,7 @@ mod csv_file;
 
 fuzz_target!(|data: &[u8]| {
     check(data);
-    // So that the header need not be found.
+    // With a valid header, which the fuzzer then need not find.
     check(&[b"id,lower,upper,size,alignment,offset\n".as_slice(), data].concat());
 });
 

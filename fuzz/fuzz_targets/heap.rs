@@ -1,8 +1,9 @@
-//! The heap without an operating system: random requests beside a map of the live blocks.
+//! Fuzzes the heap for programs without an operating system: random requests are checked against a
+//! map of the live blocks.
 //!
-//! The first bytes choose the region, its length and where it starts; the rest are requests, six
-//! bytes each. Every block is filled with a byte of its own, so that whatever overlaps it or loses
-//! it shows. Run by `cargo +nightly fuzz run heap`.
+//! The first bytes choose the length and the start of the region; the rest are requests, six bytes
+//! each. Each block is filled with its own byte value, so that overlaps and lost contents show. Run
+//! with `cargo +nightly fuzz run heap`.
 #![no_main]
 
 use std::alloc::{self, GlobalAlloc, Layout};
@@ -12,21 +13,21 @@ use std::ops::Range;
 use larder_core::{Heap, HeapStats};
 use libfuzzer_sys::fuzz_target;
 
-/// Smallest and largest region.
+/// Sizes of the smallest and the largest region.
 const REGION_BYTES: Range<usize> = 32 << 10..4 << 20;
-/// Everything is walked after so many requests, and at the end.
+/// Number of requests between two walks of the whole heap.
 const WALK_EVERY: usize = 61;
 
-/// Memory that is freed after the heap over it is gone.
+/// The memory of a heap, which is freed after the heap.
 struct Region {
     memory: *mut u8,
     layout: Layout,
-    /// Bytes before the part that the heap gets.
+    /// Number of bytes before the part that the heap uses.
     skip: usize,
 }
 
 impl Region {
-    /// `skip` bytes and then the region, so that it starts anywhere.
+    /// Allocates `skip` bytes followed by the region, so that the region can start anywhere.
     fn new(bytes: usize, skip: usize) -> Self {
         let layout = Layout::from_size_align(skip + bytes, 4096).expect("a few MiB");
         // SAFETY: the layout is not empty.
@@ -55,7 +56,7 @@ impl Drop for Region {
     }
 }
 
-/// A block in the program's hands.
+/// A block of the program.
 #[derive(Clone, Copy)]
 struct Block {
     start: *mut u8,
@@ -70,7 +71,7 @@ impl Block {
         self
     }
 
-    /// The first `bytes` bytes are as they were filled.
+    /// Checks that the first `bytes` bytes still have the value with which they were filled.
     fn check(self, bytes: usize) {
         // SAFETY: the block is ours, at least that long, and was filled.
         let contents = unsafe { std::slice::from_raw_parts(self.start, bytes) };
@@ -82,9 +83,9 @@ impl Block {
     }
 }
 
-/// The heap, and what it should know.
+/// The heap, and the blocks that it should contain.
 struct Program {
-    // Dropped in this order.
+    // The heap is dropped before the region.
     heap: Heap,
     region: Region,
     /// Live blocks by address.
@@ -94,7 +95,7 @@ struct Program {
 
 impl Program {
     fn layout(&self, size: u16, shape: u8) -> Layout {
-        // Four kinds of sizes: small, medium, up to a quarter of the region, and anything.
+        // Four kinds of sizes: small, medium, up to a quarter of the region, and any.
         let size = usize::from(size);
         let size = match shape & 3 {
             0 => size % 300,
@@ -102,16 +103,17 @@ impl Program {
             2 => size * (self.region.bytes() / 4) / 0xffff,
             _ => size,
         };
-        // Mostly small alignments; up to 16 KiB.
+        // Alignments up to 16 KiB, most of them small.
         let shift = match shape >> 2 {
             high @ 0..15 => high,
             high => high % 5,
         };
-        // The contract has no empty layouts.
+        // The contract forbids empty layouts.
         Layout::from_size_align(size.max(1), 1 << shift).expect("a few MiB")
     }
 
-    /// Enters a block that the heap has given: it overlaps nothing and lies as asked.
+    /// Records and fills a new block. Checks that it is inside the region, aligned, and overlaps no
+    /// other block.
     fn enter(&mut self, start: *mut u8, layout: Layout) {
         let (first, end) = (start.addr(), start.addr() + layout.size());
         let region = self.region.start().addr();
@@ -136,7 +138,7 @@ impl Program {
         self.live.insert(first, block.fill());
     }
 
-    /// Takes any live block out of the map.
+    /// Removes a live block from the map and checks its contents.
     fn take(&mut self, number: u16) -> Option<Block> {
         let count = self.live.len().max(1);
         let key = *self.live.keys().nth(usize::from(number) % count)?;
@@ -168,7 +170,7 @@ impl Program {
         // SAFETY: the block is the heap's, with this layout; the size is neither 0 nor too large.
         let start = unsafe { self.heap.realloc(block.start, block.layout, size) };
         if start.is_null() {
-            // It is still there.
+            // The old block must be unchanged.
             block.check(block.layout.size());
             self.live.insert(block.start.addr(), block);
             return;
@@ -194,7 +196,7 @@ impl Program {
         }
     }
 
-    /// Checks the invariants, which hold at any moment.
+    /// Checks the heap's invariants and counters. Returns the counters.
     fn walk(&self) -> HeapStats {
         assert!(self.heap.is_sound());
         let stats = self.heap.stats();
@@ -211,7 +213,7 @@ impl Program {
         stats
     }
 
-    /// Gives everything back; the heap must be as new.
+    /// Frees everything. The heap must then be as new.
     fn end(&mut self, new: HeapStats) {
         while !self.live.is_empty() {
             self.free(0);
@@ -231,7 +233,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((&[low, high, offset], ops)) = data.split_first_chunk() else {
         return;
     };
-    // Every doubling of the length as likely as the next, and hardly ever a round number.
+    // All magnitudes of the length are equally likely, and round numbers are rare.
     let doublings = (REGION_BYTES.end / REGION_BYTES.start).ilog2();
     let bytes = REGION_BYTES.start << (u32::from(high) % doublings);
     let bytes = bytes + bytes / 256 * usize::from(low) + usize::from(low);

@@ -1,8 +1,8 @@
-//! A range whose pages move, over a device that judges every call: any policies, refused calls,
-//! several plans under way, limits that change between two calls.
+//! Fuzzes a range whose pages move, over a device that checks every call: any policies, refused
+//! calls, several plans in progress, and limits that change between two calls.
 //!
 //! The first twelve bytes choose policies, tables and device; the rest are operations, five bytes
-//! each. Run by `cargo +nightly fuzz run paged`.
+//! each. Run with `cargo +nightly fuzz run paged`.
 #![no_main]
 
 use larder_model::run_paged;

@@ -1,6 +1,6 @@
-//! Any lifetimes, with alignments and pins: what the packer gives is judged by the validator, and
-//! never lower than what lives at once; refused are only pins that exclude each other. Run by
-//! `cargo +nightly fuzz run plan`.
+//! Fuzzes the packer with lifetimes, alignments and pins. The validator checks every layout, and no
+//! layout is lower than its lower bound. Only pins that exclude each other, and sizes that are too
+//! large, are refused. Run with `cargo +nightly fuzz run plan`.
 #![no_main]
 
 use larder_core::Align;
@@ -9,7 +9,6 @@ use larder_core::pack::{PackError, Packer, validate};
 use larder_model::OwnedPackTables;
 use libfuzzer_sys::fuzz_target;
 
-/// Seven bytes a lifetime.
 fn lifetime([begin, ticks, low, high, shift, align, pin]: [u8; 7]) -> Lifetime {
     let bytes = u64::from(u16::from_le_bytes([low, high])) << (shift % 50);
     Lifetime {

@@ -1,4 +1,4 @@
-//! Operations on an LRU pool beside its model, which predicts every address and counter. Run by
+//! Fuzzes an LRU pool against its model, which predicts every address and counter. Run with
 //! `cargo +nightly fuzz run pool`.
 #![no_main]
 

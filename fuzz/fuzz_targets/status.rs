@@ -1,5 +1,5 @@
-//! Any bytes as a status file: no panic, and a value that was read is written and reads back the same. Run by
-//! `cargo +nightly fuzz run status`.
+//! Fuzzes the reader of status files: it never panics, and a status that it read can be written and read back
+//! unchanged. Run with `cargo +nightly fuzz run status`.
 #![no_main]
 
 use larder_control::StatusFile;

@@ -1,5 +1,6 @@
-//! Programs of steps that come again, exactly or nearly, over pages that move: every block is
-//! watched, every layout compared with the lives it is for. Run by `cargo +nightly fuzz run steps`.
+//! Fuzzes programs of steps that recur, exactly or nearly, over pages that move. Every block is
+//! checked, and every layout is compared with the lifetimes for which it was made. Run with
+//! `cargo +nightly fuzz run steps`.
 #![no_main]
 
 use larder_model::run_steps;

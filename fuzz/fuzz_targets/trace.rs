@@ -1,5 +1,5 @@
-//! Any bytes as a trace, a memory snapshot or a log: no panic, and the events read are well formed. Run by
-//! `cargo +nightly fuzz run trace`.
+//! Fuzzes the reader of traces, memory snapshots and logs: it never panics, and the events read are well formed. Run
+//! with `cargo +nightly fuzz run trace`.
 #![no_main]
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     check(data);
-    // So that the first byte or line need not be found.
+    // With a valid first byte or line, which the fuzzer then need not find.
     check(&[b"\x80\x04".as_slice(), data].concat());
     check(&[RMM_HEADER.as_bytes(), b"\n", data].concat());
 });

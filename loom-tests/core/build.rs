@@ -1,4 +1,4 @@
-//! Selects loom's atomics and locks, which no flag can in the published package.
+//! Selects loom's atomics and locks. In the published package, no flag can do this.
 
 fn main() {
     println!("cargo::rustc-cfg=larder_loom");

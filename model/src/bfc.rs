@@ -20,7 +20,6 @@ use larder_core::{
 use crate::Source;
 use crate::pair::SeenChunk;
 
-/// The state of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Used { requested: u64, id: u64 },
@@ -204,7 +203,6 @@ impl ModelBfc {
         }
     }
 
-    /// Restarts the counters.
     pub(crate) fn clear_stats(&mut self) {
         self.cleared = self.last_id;
         self.largest = 0;
@@ -432,7 +430,6 @@ impl ModelBfc {
         self.wilderness().map(|place| self.at(place).start)
     }
 
-    /// Sets the limit.
     pub(crate) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         self.forget_refusals();

@@ -39,7 +39,6 @@ const STREAMS: usize = 3;
 /// Maximum number of plans in progress at once.
 const PLANS: usize = 3;
 
-/// A live block.
 struct Live {
     block: Block,
     stream: StreamId,

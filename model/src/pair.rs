@@ -23,7 +23,6 @@ pub struct Pair<'t> {
     calls: Vec<Call>,
 }
 
-/// Compares two values.
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, real: &T, model: &T) -> Played<()> {
     if real == model {
         return Ok(());

@@ -22,7 +22,6 @@ impl std::fmt::Display for Mismatch {
     }
 }
 
-/// Both allocators, and the live blocks.
 struct Run<'t> {
     pair: Pair<'t>,
     granule: u64,

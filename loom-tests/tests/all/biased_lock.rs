@@ -1,4 +1,4 @@
-//! Models `BiasedLock`: owner and revoker never hold the bins together, and the owner can restore them.
+//! Models `BiasedLock`: the owner and a revoker never hold the bins at the same time, and the owner can take them back.
 
 use larder_core::sync::BiasedLock;
 use loom::cell::UnsafeCell;
@@ -17,7 +17,7 @@ trait Biased: Send + Sync + 'static {
     fn restore(&self);
 }
 
-/// The effect of `membarrier` in the calling thread; for the other threads `enter` has a fence in the model.
+/// The effect of `membarrier` on the calling thread. For the other threads, `enter` has a fence in the model.
 fn barrier() -> bool {
     fence(Ordering::SeqCst);
     true
@@ -81,7 +81,7 @@ impl<B: Biased> Bins<B> {
         self.use_bins();
     }
 
-    /// Revokes and uses the bins, as a tick does. Returns whether the revocation succeeded.
+    /// Revokes the lock and uses the bins, as a tick does. Returns whether the revocation succeeded.
     fn take(&self) -> bool {
         let _lock = self.lock.lock().unwrap();
         let revoked = self.biased.revoke();
@@ -122,7 +122,7 @@ fn an_owner_and_two_takers<B: Biased>() {
     });
 }
 
-/// A twin, by the parts that it keeps.
+/// A copy of the lock that lacks the parts set to `false`.
 struct Twin<const BARRIER: bool, const LOOKS_AGAIN: bool, const KEEPS: bool> {
     owner: AtomicU8,
     revoked: AtomicU8,

@@ -1,4 +1,4 @@
-//! Models `BuildTurn`: one thread builds the value, another follows if the build fails, and no thread reads a
+//! Models `BuildTurn`: one thread builds the value, another thread tries if the build fails, and no thread reads a
 //! half-built value.
 
 use larder_core::Wait;
@@ -21,7 +21,7 @@ impl Wait for Yield {
 /// The interface of the turns and their broken twins.
 trait Turns: Send + Sync + 'static {
     fn new() -> Self;
-    /// Runs `build`, which returns whether it made the value, if it is this thread's turn. Returns whether there is a
+    /// If it is this thread's turn, runs `build`, which returns whether it made the value. Returns whether there is a
     /// value afterwards.
     fn build(&self, build: impl FnOnce() -> bool) -> bool;
 }
@@ -45,7 +45,7 @@ impl Turns for BuildTurn {
     }
 }
 
-/// Reads first and marks later: two threads may both find the slot empty.
+/// Reads the state first and writes it later, so two threads may find the slot empty.
 struct LooksFirst(AtomicU8);
 
 impl Turns for LooksFirst {
@@ -107,7 +107,7 @@ impl Turns for Relaxed {
     }
 }
 
-/// A slot, with the value beside the turn.
+/// A slot: the turns, and the value that they guard.
 struct Slot<T> {
     turns: T,
     value: UnsafeCell<u32>,

@@ -3,7 +3,7 @@
 use loom::model::Builder;
 use loom::thread;
 
-/// An exploration with at most three preemptions.
+/// Returns a builder of explorations with at most three preemptions.
 pub(crate) fn bounded() -> Builder {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3);
@@ -23,7 +23,8 @@ pub(crate) fn spawn<T: Send + 'static>(
     builder.spawn(run).unwrap()
 }
 
-/// The table of a file's models: a test's name and its model; of a broken twin, the words with which it is rejected.
+/// Makes a test of each row of a table of models. A row has the test's name, its model, and, for a broken twin, the
+/// words with which it is rejected.
 macro_rules! models {
     ($($(#[$doc:meta])* $name:ident $(rejected $words:literal)? => $model:expr;)*) => {$(
         $(#[$doc])*

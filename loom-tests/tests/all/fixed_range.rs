@@ -1,4 +1,4 @@
-//! Models `FixedRange` (RANGE1): no byte is handed out twice, and only the end comes back.
+//! Models `FixedRange` (RANGE1): no byte is granted twice, and only the end can be released.
 
 use larder_core::{Addr, AddrRange, Align, FixedRange, GrowRequest, SubAllocator};
 use loom::sync::Arc;
@@ -54,7 +54,7 @@ fn what_comes_back_is_given_again_and_nothing_else_is() {
         let thread = thread::spawn(move || other.grow(ask(0x400)).unwrap());
         let returned = source.release(first);
         let theirs = thread.join().unwrap();
-        // If the other piece lies behind the first, the first is not the end any more and stays out.
+        // If the other piece lies behind the first, the first is no longer the end and cannot be released.
         assert_eq!(returned.is_err(), first.end() == theirs.start());
         assert!(returned.is_ok() || !first.overlaps(theirs));
     });

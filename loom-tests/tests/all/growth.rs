@@ -1,5 +1,5 @@
-//! Models the growth of `RegionPool` without its lock held: requested bytes count against the limit (BFC7), also
-//! while the limit is lowered (L6 of CONFORMANCE 9.1), and no released range is handed out.
+//! Models the growth of `RegionPool`, during which its lock is not held: requested bytes count against the limit
+//! (BFC7), even while the limit is lowered (L6 of CONFORMANCE 9.1), and no released range is granted.
 
 use larder_core::sync::Spin;
 use larder_core::{
@@ -54,7 +54,7 @@ fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_g
         check(&allocator);
         let stats = allocator.stats();
         assert_eq!(stats.limit_bytes, UNIT);
-        // The region was released, or their block keeps it and the answer counted the excess.
+        // Either the region was released, or the other thread's block keeps it.
         assert_eq!(stats.reserved_bytes > UNIT, theirs.is_some());
         if let Some(block) = theirs {
             assert!(!allocator.source().has_released(block.range()));
@@ -108,7 +108,7 @@ fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
     });
 }
 
-/// Creates an allocator over a source that hands out released memory again at once.
+/// Creates an allocator over a source that grants released memory again at once.
 fn allocator_over_range() -> Arc<Shared<RegionPool<'static>, FixedRange, Spin>> {
     let range = AddrRange::new(Addr::new(UNIT), 8 * UNIT).unwrap();
     Arc::new(Shared::new(pool(8 * UNIT), FixedRange::new(range)))
@@ -129,7 +129,7 @@ fn what_one_thread_has_released_and_not_reported_another_one_may_get() {
         let held = allocator.stats().reserved_bytes;
         assert_eq!(held, allocator.source().used_bytes());
         allocator.free(theirs).unwrap();
-        // The range takes back only its end, so two pieces in it may need two passes.
+        // Only the end of the range can be released, so two pieces may need two passes.
         allocator.trim();
         allocator.trim();
         assert_eq!(allocator.stats().reserved_bytes, 0);
@@ -137,7 +137,7 @@ fn what_one_thread_has_released_and_not_reported_another_one_may_get() {
     });
 }
 
-/// The broken twin: growth adds its range without checking whether that proves a release.
+/// The broken twin: growth adds its range without checking whether the range proves that a release is done.
 #[test]
 #[should_panic(expected = "Overlap")]
 fn broken_twin_a_growth_that_proves_no_release_is_found() {
@@ -162,7 +162,7 @@ fn broken_twin_a_growth_that_proves_no_release_is_found() {
     });
 }
 
-/// The broken twin of the tickets: the bytes requested do not count during the request.
+/// The broken twin of the tickets: requested bytes do not count during the request.
 #[test]
 #[should_panic(expected = "more is held than the limit allows")]
 fn broken_twin_a_ticket_that_does_not_count_is_found() {
@@ -186,7 +186,7 @@ fn broken_twin_a_ticket_that_does_not_count_is_found() {
     });
 }
 
-/// The broken twin of releasing: the region can be allocated from before it is released.
+/// The broken twin of releasing: blocks can be allocated in a region while it is released.
 #[test]
 #[should_panic(expected = "a released region was given")]
 fn broken_twin_a_region_released_while_in_reach_is_found() {

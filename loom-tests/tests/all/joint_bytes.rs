@@ -1,5 +1,5 @@
-//! Models `JointBytes`, the bytes in use on two sides as one number: the peak is the largest value that the number
-//! had, and clearing the peak loses no step of another thread.
+//! Models `JointBytes`, which counts the bytes in use on two sides: the peak is the largest value that the count had,
+//! and clearing the peak loses no change by another thread.
 
 use larder_core::vmem::JointBytes;
 use loom::sync::Arc;
@@ -110,7 +110,7 @@ impl Joint for LooksFirst {
     }
 }
 
-/// Adds to the count, then raises the peak to a value read separately.
+/// Adds to the count, then raises the peak to a value that is read separately.
 struct AddsBoth(LooksFirst);
 
 impl Joint for AddsBoth {

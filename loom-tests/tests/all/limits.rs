@@ -1,9 +1,9 @@
-//! Models a tree of budgets (L6), while limits change and the pools of a tenant charge, allocate and free: nothing
-//! exists above a limit, and nothing is granted above a lowered one after its answer.
+//! Models a tree of budgets (L6) whose limits change while the pools of a tenant charge, allocate and free: no memory
+//! exists above a limit, and nothing is granted above a lowered limit once the call that lowers it has returned.
 //!
-//! The protocol is the front ends': memory is charged before it is created and credited after it is released; a lower
-//! limit is set in the tree, and then each pool refreshes its live limit, which is read under that pool's own lock.
-//! Each twin breaks one of these rules.
+//! The protocol is that of the front ends: memory is charged before it is created and credited after it is released. A
+//! lower limit is set in the tree. Then each pool refreshes its live limit, which it reads under its own lock. Each
+//! twin breaks one of these rules.
 
 use larder_core::limits::{BudgetConfig, BudgetId, LimitAnswer, LimitTree};
 use larder_core::pages::{
@@ -38,7 +38,7 @@ enum Way {
 struct World {
     tree: Locked<LimitTree, Spin>,
     held: AtomicU64,
-    /// The most bytes that may exist under any limit of the run.
+    /// Maximum number of bytes that may exist during the run.
     max: u64,
     way: Way,
 }
@@ -250,8 +250,7 @@ fn lowered_beside_alloc_and_free(way: Way) {
     });
 }
 
-/// Models a thread that lowers the limit while another refreshes its pool's, as an allocation does while the limit
-/// changes.
+/// Models a thread that lowers the limit while another thread refreshes the pool's live limit, as an allocation does.
 fn two_take_over(way: Way) {
     model(move || {
         let world = world(2 * PAGE, 2 * PAGE, way);
@@ -268,8 +267,8 @@ fn two_take_over(way: Way) {
     });
 }
 
-/// Models a limit that is lowered while a plan creates memory: never more exists than the old limit allows, and after
-/// the answer nothing is created.
+/// Models a limit that is lowered while a plan creates memory: no more memory exists than the old limit allows, and
+/// none is created once the call has returned.
 #[test]
 fn l6_a_limit_lowered_while_memory_is_created_is_kept() {
     model(|| {

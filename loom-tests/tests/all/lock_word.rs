@@ -1,4 +1,5 @@
-//! Models `LockWord`, a lock whose waiters sleep: one holder at a time (LOCK1), and every sleeper is woken (LOCK2).
+//! Models `LockWord`, a lock whose waiters sleep: it has one holder at a time (LOCK1), and every sleeper is woken
+//! (LOCK2).
 
 use larder_core::Wait;
 use larder_core::sync::{AtomicU32, LockWord, Ordering, Taken};
@@ -65,7 +66,7 @@ impl Lock for LockWord {
     }
 }
 
-/// The break in a copy of the protocol; `SOUND` has none.
+/// Nothing in the copy of the protocol is broken.
 const SOUND: u8 = 0;
 /// A thread that slept takes the lock without the mark for other sleepers.
 const FORGETS_OTHERS: u8 = 1;
@@ -133,11 +134,11 @@ impl<const BREAK: u8> Lock for Copy<BREAK> {
     }
 }
 
-/// Models threads that add to one number, each once. Loom reports a waiter that is never woken as a deadlock, and an
+/// Models threads that each add 1 to a shared number. Loom reports a waiter that is never woken (as a deadlock), and an
 /// access that the lock does not order.
 fn add<L: Lock>(threads: usize) {
     explore(move || {
-        // Leaked: a deadlock ends the model while threads hold it.
+        // Leaked, because a deadlock ends the model while threads still use it.
         let shared: &'static (L, UnsafeCell<usize>) =
             Box::leak(Box::new((L::new(), UnsafeCell::new(0))));
         let add = |shared: &(L, UnsafeCell<usize>)| {

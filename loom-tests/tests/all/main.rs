@@ -1,5 +1,5 @@
-//! All loom models, linked as one program. To run one module, in `loom-tests/`: `cargo test --release --test all
-//! paged::`.
+//! All loom models, linked into one program. To run one module, run `cargo test --release --test all paged::` in
+//! `loom-tests/`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 #[macro_use]

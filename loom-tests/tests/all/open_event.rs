@@ -1,5 +1,5 @@
-//! Models `OpenEvent`: a free's event never completes before the freed block's work, and no freed block stays without
-//! an event to come.
+//! Models `OpenEvent`: the event of a free never completes before the work on the freed block, and every free has an
+//! event that is closed or still can be closed.
 
 use larder_core::EventNumber;
 use larder_core::sync::OpenEvent;
@@ -9,7 +9,7 @@ use loom::thread;
 
 use crate::explore::explore;
 
-/// The contents of a stream, in the order of their completion.
+/// An item of a stream. Items complete in order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Item {
     /// Work of the thread with this number.
@@ -23,7 +23,7 @@ trait Events: Send + Sync + 'static {
     fn new() -> Self;
     fn for_free(&self) -> u64;
     fn has_freed(&self) -> bool;
-    /// Closes the open number; `queue_mark` puts its event into the stream.
+    /// Closes the open number. `queue_mark` puts its event into the stream.
     fn close(&self, queue_mark: impl FnOnce(u64));
 }
 
@@ -47,9 +47,9 @@ impl Events for OpenEvent {
 
 struct Stream<E> {
     events: E,
-    /// The driver accepts one item at a time.
+    /// The items, of which the driver accepts one at a time.
     queue: Mutex<Vec<Item>>,
-    /// Held by the thread that closes.
+    /// Held by the thread that closes an event.
     turn: Mutex<()>,
 }
 
@@ -82,8 +82,8 @@ impl<E: Events> Stream<E> {
         }
     }
 
-    /// Checks that a block freed with `event` counts as done only after its work: at the first mark of that event or
-    /// a later one.
+    /// Checks that a block freed with `event` is settled only after its work. The first mark of that event or a later
+    /// one settles it.
     fn check(&self, thread: usize, event: u64) {
         let queue = self.queue.lock().unwrap();
         let work = queue.iter().position(|item| *item == Item::Work(thread));
@@ -132,7 +132,7 @@ fn two_free_and_one_closes<E: Events>() {
     });
 }
 
-/// Models repeated frees beside another thread that closes: every block's event is closed in the end.
+/// Models repeated frees while another thread closes events: every block's event is closed in the end.
 #[test]
 fn what_is_freed_between_two_closings_is_closed_by_a_third() {
     explore(|| {
@@ -154,7 +154,7 @@ fn what_is_freed_between_two_closings_is_closed_by_a_third() {
     });
 }
 
-/// Models a mark that the driver refuses: the blocks freed before can still be closed.
+/// Models a mark that the driver refuses: the event of blocks freed before can still be closed.
 #[test]
 fn a_refused_mark_leaves_something_to_close() {
     explore(|| {
@@ -175,7 +175,7 @@ fn a_refused_mark_leaves_something_to_close() {
     });
 }
 
-/// The broken twins, by number.
+/// A broken twin; `WRONG` is the break.
 struct Broken<const WRONG: u8> {
     open: AtomicU64,
     freed: AtomicU8,
@@ -183,7 +183,7 @@ struct Broken<const WRONG: u8> {
 
 /// The mark is queued before the next event is opened.
 const MARK_FIRST: u8 = 0;
-/// The flag is cleared after the next event was opened.
+/// The flag is cleared after the next event is opened.
 const FLAG_LAST: u8 = 1;
 /// A free reads the flag before the event.
 const FLAG_FIRST: u8 = 2;

@@ -1,5 +1,5 @@
-//! Models `PagePool`, whose lock is released before each driver call of a plan, beside threads that free, allocate
-//! and lower the limit: no page is used twice, and no plan exceeds the limit.
+//! Models `PagePool`, whose lock is released before each driver call of a plan, while other threads free, allocate and
+//! lower the limit: no page is used twice, and no plan exceeds the limit.
 
 use larder_core::pages::{
     Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
@@ -94,7 +94,7 @@ fn a_freed_hole_moves_or_is_used_and_never_both() {
         let kept = alloc(&allocator, PAGE).unwrap();
         allocator.free(hole).unwrap();
         let other = Arc::clone(&allocator);
-        // The other thread takes the hole, or this one moves its page to where two are needed.
+        // The other thread takes the hole, or this thread moves the hole's page to where two pages are needed.
         let thread = spawn(move || alloc(&other, PAGE));
         let mine = alloc(&allocator, 2 * PAGE);
         let theirs = thread.join().unwrap();
@@ -118,7 +118,7 @@ fn a_limit_lowered_while_a_plan_creates_is_kept() {
         let excess_bytes = allocator.adjust(PAGE);
         let theirs = thread.join().unwrap();
         check(&allocator);
-        // If their block exists, it was created before the answer, which then counted it.
+        // If the other thread's block exists, its memory was created before the answer, which then counted it.
         assert!(theirs.is_none() || excess_bytes > 0);
         for block in [theirs, Some(first)].into_iter().flatten() {
             allocator.free(block).unwrap();
@@ -143,12 +143,12 @@ fn giving_back_meets_an_allocation_that_wants_the_same_pages() {
     });
 }
 
-/// The broken twin: between two calls a plan's memory does not count, so that two plans together exceed the limit.
+/// The broken twin: a plan's memory does not count between two calls, so two plans together exceed the limit.
 #[test]
 #[should_panic(expected = "more is held than the limit allows")]
 fn broken_room_that_ignores_what_is_under_way() {
     model(|| {
-        // An allocator whose limit leaves out the plans under way behaves as one with a higher limit.
+        // An allocator that does not count plans in progress behaves like one with a higher limit.
         let allocator = allocator(4 * PAGE, 3 * PAGE);
         let other = Arc::clone(&allocator);
         let thread = spawn(move || {

@@ -1,5 +1,5 @@
-//! Models `PoolAllocator`, shared by threads and evicting outside its lock: no buffer is given twice, given during
-//! its release, or released twice.
+//! Models a `PoolAllocator` that threads share, and that evicts buffers without its lock: no buffer is allocated twice,
+//! allocated during its release, or released twice.
 
 use larder_core::pool::{Pool, PoolAllocator, PoolConfig};
 use larder_core::{
@@ -36,7 +36,7 @@ impl Source {
         Self(Arc::new(Mutex::new([State::Home; 4])))
     }
 
-    /// Checks and changes the state of a buffer that a thread begins or ends to use.
+    /// Checks the state of a buffer, and changes it.
     fn turn(&self, addr: Addr, from: State, to: State) {
         let mut states = self.0.lock().unwrap();
         let state = &mut states[place(addr)];
@@ -73,7 +73,7 @@ trait Shared: Send + Sync + 'static {
     fn alloc(&self) -> Option<Self::Held>;
     fn addr(held: &Self::Held) -> Addr;
     fn free(&self, held: Self::Held);
-    /// Ends a step, which releases idle buffers.
+    /// Releases the idle buffers.
     fn trim(&self);
 }
 
@@ -113,7 +113,7 @@ fn one_turn<P: Shared>(pool: &P, source: &Source) {
     }
 }
 
-/// Models an allocation beside the frees of two buffers, of which the pool keeps one.
+/// Models an allocation while two buffers are freed, of which the pool keeps one.
 fn turns_and_evictions<P: Shared>() {
     explore(|| {
         let source = Source::new();
@@ -129,7 +129,7 @@ fn turns_and_evictions<P: Shared>() {
     });
 }
 
-/// Models trims beside another thread's allocations.
+/// Models trims during another thread's allocations.
 fn turns_and_trims<P: Shared>() {
     explore(|| {
         let source = Source::new();
@@ -171,7 +171,7 @@ fn l5_two_threads_evict_at_once() {
     });
 }
 
-/// The broken twins, by number.
+/// A broken twin; `WRONG` is the break.
 struct Broken<const WRONG: u8> {
     idle: Mutex<Vec<Addr>>,
     source: Source,
@@ -179,7 +179,7 @@ struct Broken<const WRONG: u8> {
 
 /// An evicted buffer is chosen under the lock, but leaves the list only after its release.
 const LISTED: u8 = 0;
-/// A trim reads the list under the lock and empties it under the lock, which it released in between.
+/// A trim releases the lock between reading the list and emptying it.
 const FORGETS: u8 = 1;
 
 impl<const WRONG: u8> Broken<WRONG> {

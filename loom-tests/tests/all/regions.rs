@@ -1,4 +1,4 @@
-//! Pools of regions over a source that watches them, for the models of growth and of resizing.
+//! Region pools over a source that counts the bytes held, for the models of growth and resizing.
 
 use larder_core::sync::Spin;
 use larder_core::{
@@ -10,14 +10,14 @@ use loom::sync::{Arc, Mutex};
 
 pub(crate) const UNIT: u64 = 0x1000;
 
-/// The range of a [`Watched`] source.
+/// The ranges that a [`Watched`] source grants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gives {
-    /// Ranges with a free unit between any two, so that none joins the one before; none is given again.
+    /// Ranges with an unused unit between any two, so that no range joins another. No range is granted again.
     Apart,
-    /// One range, of which nothing released is given again.
+    /// One range. Released memory is not granted again.
     Once,
-    /// One range, whose released end is given again.
+    /// One range. A released end is granted again.
     Again,
 }
 
@@ -41,7 +41,7 @@ impl Watched {
         }
     }
 
-    /// Whether some of a block's memory was released.
+    /// Returns whether part of `range` was released.
     pub(crate) fn has_released(&self, range: AddrRange) -> bool {
         let released = self.released.lock().unwrap();
         released.iter().any(|gone| gone.overlaps(range))
@@ -72,7 +72,7 @@ impl SubAllocator for Watched {
 
 pub(crate) type Allocator = Shared<RegionPool<'static>, Watched, Spin>;
 
-/// A pool that grows by units, up to `limit_bytes`.
+/// Creates a pool that grows by units, up to `limit_bytes`.
 pub(crate) fn pool(limit_bytes: u64) -> RegionPool<'static> {
     let config = RegionConfig {
         growth: Growth::Range {

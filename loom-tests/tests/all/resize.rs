@@ -1,5 +1,5 @@
-//! Models `resize` through the shared allocator, while other threads take, grow and release memory behind the block:
-//! the block keeps its start, no byte is given twice, and the limit holds.
+//! Models `resize` through the shared allocator, while other threads allocate, grow and release memory behind the
+//! block: the block keeps its start, no byte is granted twice, and the limit is not exceeded.
 
 use larder_core::{
     AddrRange, Align, BestFit, Block, BlockAllocator, GrowRequest, ResizeError, SubAllocator,
@@ -25,7 +25,7 @@ fn grow(allocator: &Allocator, block: Block, bytes: u64) -> (bool, Block) {
     (grew, block)
 }
 
-/// Frees everything, and checks that nothing stays held.
+/// Frees everything, and checks that no memory is held afterwards.
 fn check_end(allocator: &Allocator, blocks: impl IntoIterator<Item = Block>) {
     check(allocator);
     for block in blocks {
@@ -131,7 +131,7 @@ fn broken_twin_a_resize_without_a_ticket_is_found() {
     });
 }
 
-/// The broken twin: the memory behind the block is examined under one lock and taken under another.
+/// The broken twin: the memory behind the block is examined in one critical section and taken in another.
 #[test]
 #[should_panic(expected = "another thread took what was free")]
 fn broken_twin_a_resize_that_does_not_look_again_is_found() {

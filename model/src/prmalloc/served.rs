@@ -24,7 +24,6 @@ struct Bin {
     turns: usize,
 }
 
-/// A block in use.
 struct Used {
     bin: Key,
     number: u64,

@@ -1,4 +1,4 @@
-//! Models the planner and its pool (L1 to L4): stacks of bins, one round a stop, a plan published to allocating
+//! Models the planner and its pool (L1 to L4): the stacks of bins, one round per stop, a plan published to allocating
 //! threads, and a plan that replaces another.
 
 mod planner;

@@ -1,5 +1,5 @@
 //! Models a planned pool (L1, L3, L4) whose blocks two threads allocate and free while plans are installed and
-//! replaced: no block is lost or given twice.
+//! replaced: no block is lost or allocated twice.
 
 use larder_core::Addr;
 use larder_core::prmalloc::Round;
@@ -66,7 +66,7 @@ fn l1_of_two_threads_that_free_a_block_one_is_refused() {
     });
 }
 
-/// Returns the round of a pool in which one is due.
+/// Runs a step that allocates and frees `blocks` blocks. Returns the round that is then due.
 fn due(pool: &Pool, blocks: usize) -> Round {
     let step = pool.start();
     play(pool, blocks);

@@ -33,7 +33,7 @@ fn broken_twin_l1_a_stack_without_its_lock_is_found() {
 const ON: u64 = 1;
 const ROUNDING: u64 = 2;
 
-/// L2 without the lock: reads whether lives are recorded, then marks a round as due.
+/// L2 without the lock: reads whether lifetimes are recorded, then marks a round as due.
 fn stop(switch: &AtomicU64) -> bool {
     let on = switch.load(Ordering::SeqCst) == ON;
     if on {
@@ -54,7 +54,7 @@ fn broken_twin_l2_a_round_begun_without_the_lock_is_found() {
     });
 }
 
-/// L3: whether a plan serves, and the address of its slab, set in two critical sections or in one.
+/// Models L3: a thread sets whether a plan serves, and the address of its slab, in one critical section or in two.
 fn install(sections: u64) {
     explore(move || {
         let plan = Arc::new(Mutex::new((false, 0)));
@@ -73,7 +73,7 @@ fn install(sections: u64) {
 
 const SLAB: u64 = 0x1000;
 
-/// L3 with upstream's check at a free: whether there is a plan, and not whether the block is the plan's.
+/// L3 with upstream's check at a free, which tests whether there is a plan rather than whether the block belongs to it.
 #[test]
 #[should_panic(expected = "in a bin")]
 fn broken_twin_l3_a_free_that_asks_for_the_state_instead_of_the_address_is_found() {
@@ -91,7 +91,8 @@ fn broken_twin_l3_a_free_that_asks_for_the_state_instead_of_the_address_is_found
     });
 }
 
-/// L4: the blocks in use of a plan that drains. A free counts and decides in one critical section, or in two.
+/// Models L4: the last free of a former plan's blocks releases its slabs. A free counts the blocks in use, and decides
+/// whether it is the last, in one critical section or in two.
 fn drain(sections: u64) {
     explore(move || {
         let (used, released) = (Arc::new(Mutex::new(2)), Arc::new(AtomicU64::new(0)));

@@ -29,7 +29,7 @@ const ROOM: PlanCapacity = PlanCapacity {
     small: false,
 };
 
-/// Creates a planner that records from step 0, for `max` rounds and one more.
+/// Creates a planner that records from step 0, for `max` + 1 rounds.
 pub(crate) fn planner(max: i64) -> Planner {
     Planner::new(config(max), ROOM).unwrap()
 }
@@ -83,7 +83,7 @@ pub(crate) fn free(pool: &Pool, block: Addr) {
     pool.free(block).unwrap();
 }
 
-/// A backend that returns ascending ranges and records those in use. Its lock is not part of the models.
+/// A backend that grants ascending ranges and records the ranges in use. Its lock is not part of the models.
 #[derive(Default)]
 pub(crate) struct Device(Mutex<(u64, BTreeMap<u64, u64>)>);
 

@@ -1,5 +1,5 @@
 //! Models heaps that are parked, adopted, made and trimmed at once (HEAP1, HEAP2, HEAP3): a heap has one owner at a
-//! time, who finds its whole cache.
+//! time, which finds the whole cache.
 
 use std::ptr;
 
@@ -17,7 +17,7 @@ fn park_with_two_blocks(mut owner: Owner) {
     owner.park();
 }
 
-/// Adopts a heap, uses two blocks and parks it. Returns whether there was a heap to adopt.
+/// Adopts a heap, uses two blocks and parks the heap. Returns whether there was a heap to adopt.
 fn live(world: &'static World) -> bool {
     let Some(mut owner) = world.adopt() else {
         return false;
@@ -120,7 +120,7 @@ fn broken_twin_bins_used_after_parking_are_found() {
     });
 }
 
-/// The broken twin of trimming: a cache is flushed without asking, under the lock, whether it has an owner.
+/// The broken twin of trimming: a cache is flushed without a check, under the lock, that its heap has no owner.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_heap_trimmed_without_asking_for_its_owner_is_found() {
@@ -143,7 +143,7 @@ fn broken_twin_a_heap_trimmed_without_asking_for_its_owner_is_found() {
     });
 }
 
-/// A copy of the pool's two lists in numbers; in `HeapPool` they are under one lock, too.
+/// A copy of the two lists of `HeapPool`, with numbers in place of pointers. As there, one lock guards both lists.
 struct Lists {
     heads: Mutex<[Option<usize>; 2]>,
     parked: [UnsafeCell<Option<usize>>; 2],
@@ -169,7 +169,7 @@ impl Lists {
         })
     }
 
-    /// Finds a parked heap and takes it; in one critical section only if `whole`.
+    /// Finds a parked heap and takes it, in one critical section if `whole`, otherwise in two.
     fn adopt(&self, whole: bool) -> Option<usize> {
         let mut heads = self.heads.lock().unwrap();
         let heap = heads[PARKED]?;
@@ -184,7 +184,7 @@ impl Lists {
         Some(heap)
     }
 
-    /// Enters a heap. Its link is written before the heap is in the list, unless `late`.
+    /// Enters a heap into the list. If `late`, its link is written only after the lock is released.
     fn enter(&self, heap: usize, late: bool) {
         let mut heads = self.heads.lock().unwrap();
         let older = heads[ALL].replace(heap);
@@ -247,7 +247,7 @@ models! {
         { two_threads_adopt(true); one_enters_while_another_counts(false) };
     /// The broken twin of adopting: the lock is released between finding a heap and taking it.
     broken_twin_a_heap_taken_after_a_look_is_found rejected "Causality violation" => two_threads_adopt(false);
-    /// The broken twin of entering: the heap is visible before its link.
+    /// The broken twin of entering: the heap is visible before its link is written.
     broken_twin_a_link_written_after_entering_is_found rejected "Causality violation" =>
         one_enters_while_another_counts(true);
 }

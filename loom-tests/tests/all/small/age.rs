@@ -1,5 +1,5 @@
-//! Models aging (HEAP3, HEAP4, SET5): while a heap's owner works, or the heap is parked or adopted, another thread's
-//! tick loses no block, gives none twice, and leaves an owner's cache alone.
+//! Models aging (HEAP3, HEAP4, SET5) by another thread's ticks while a heap is used, parked or adopted: a tick loses no
+//! block, doubles none, and leaves an owner's cache alone.
 
 use larder_core::small::{RemoteQueue, SpanSet};
 use loom::thread;
@@ -11,12 +11,12 @@ fn tick(world: &'static World) {
     world.pool.for_each(|heap| {
         world.flush_idle(heap);
         let receive = |owner, set: &mut SpanSet| {
-            // SAFETY: the heap's own remote-free queue, the same pages always.
+            // SAFETY: the heap's own remote-free queue, with the same pages in every call.
             unsafe { set.receive(owner, &mut &*world) };
         };
         // SAFETY: the set stays where it is.
         unsafe { heap.with(receive) };
-        // In steps, between which other threads get the lock.
+        // In steps, between which other threads can take the lock.
         let steps = |step: fn(*const RemoteQueue, &mut SpanSet, &'static World) -> bool| loop {
             let step = |owner, set: &mut SpanSet| {
                 let done = step(owner, set, world);
@@ -28,9 +28,9 @@ fn tick(world: &'static World) {
                 break;
             }
         };
-        // SAFETY: the heap's own remote-free queue, and the same pages always.
+        // SAFETY: the heap's own remote-free queue, with the same pages in every call.
         steps(|owner, set, world| unsafe { set.age(owner, &mut 1, &mut &*world) });
-        // SAFETY: the heap's own remote-free queue, and the same pages always.
+        // SAFETY: the heap's own remote-free queue, with the same pages in every call.
         steps(|owner, set, world| unsafe { set.settle(owner, &mut 1, &mut &*world) });
     });
 }
@@ -85,7 +85,7 @@ fn two_ticks_take_home_all_that_nobody_needs() {
     });
 }
 
-/// The broken twin: a tick that takes a heap's cache without asking whether it has an owner.
+/// The broken twin: a tick flushes a heap's cache without a check that the heap has no owner.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_tick_that_takes_an_owners_bins_is_found() {
@@ -100,7 +100,7 @@ fn broken_twin_a_tick_that_takes_an_owners_bins_is_found() {
                 world.touch(heap);
                 // SAFETY: none, which is the point: another thread may own the heap.
                 let cache = unsafe { &mut *heap.cache() };
-                // SAFETY: the heap's own remote-free queue, the same pages always.
+                // SAFETY: the heap's own remote-free queue, with the same pages in every call.
                 unsafe { set.flush(owner, cache, &mut &*world) };
             };
             // SAFETY: the set stays where it is.
@@ -114,7 +114,7 @@ fn broken_twin_a_tick_that_takes_an_owners_bins_is_found() {
     });
 }
 
-/// The broken twin: a set used without its lock beside a tick.
+/// The broken twin: a set is used without its lock during a tick.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_tick_without_the_lock_is_found() {
@@ -123,7 +123,7 @@ fn broken_twin_a_tick_without_the_lock_is_found() {
         let [first, second] = owner.alloc_all();
         owner.free(first);
         let ticking = thread::spawn(move || tick(world));
-        // SAFETY: none: the set is kept beyond its lock.
+        // SAFETY: none: the pointer to the set outlives the lock.
         let set = unsafe { owner.heap.with(|_, set| std::ptr::from_mut(set)) };
         // SAFETY: none, which is the point: the set is used without its lock.
         owner.make_room_in(owner.heap.remote_queue(), unsafe { &mut *set });

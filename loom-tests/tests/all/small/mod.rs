@@ -1,5 +1,5 @@
-//! Small blocks: remote frees (REMOTE), release of spans (SPAN5), transfer caches (SET), parked and adopted heaps
-//! (HEAP), aging by ticks (PURGE).
+//! Models small blocks: remote frees (REMOTE), the release of spans (SPAN5), transfer caches (SET), parked and adopted
+//! heaps (HEAP), and aging by ticks (PURGE).
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,

@@ -60,7 +60,7 @@ impl Owner {
         std::array::from_fn(|_| self.alloc())
     }
 
-    /// Refills the empty bin and returns a block; `set` serves the heap and is locked.
+    /// Refills the empty bin and returns a block. `set` serves the heap and is locked.
     pub(crate) fn refill_from(
         &mut self,
         remote_queue: *const RemoteQueue,
@@ -74,7 +74,7 @@ impl Owner {
         block
     }
 
-    /// Frees as a program does: into the bin, which is emptied first if it is full.
+    /// Frees a block as a program does: into the bin, in which room is made first if it is full.
     pub(crate) fn free(&mut self, block: Block) {
         block.write();
         // SAFETY: the caller gives up the block.
@@ -88,7 +88,7 @@ impl Owner {
         assert!(unsafe { CacheBin::push(self.bin(), block.0) });
     }
 
-    /// Makes room in the full bin; `set` serves the heap and is locked.
+    /// Makes room in the full bin. `set` serves the heap and is locked.
     pub(crate) fn make_room_in(&mut self, remote_queue: *const RemoteQueue, set: &mut SpanSet) {
         let mut world = self.world;
         // SAFETY: the set's own remote-free queue, our bin, with the same pages in every call.
@@ -103,7 +103,6 @@ impl Owner {
         self.free(second);
     }
 
-    /// Flushes the cache into the spans.
     pub(crate) fn flush(&mut self) {
         let (mut world, heap) = (self.world, self.heap);
         let flush = |owner, set: &mut SpanSet| {

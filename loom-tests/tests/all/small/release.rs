@@ -1,11 +1,11 @@
-//! Models the release of a span (SPAN5): it is released once its last block is home, and no thread reaches its record
-//! afterwards.
+//! Models the release of a span (SPAN5): a span is released once its last block is home, and no thread accesses its
+//! record afterwards.
 
 use loom::thread;
 
 use crate::small::world::{SLOT_BYTES, World, model};
 
-/// Trims once in a thread of its own, started last.
+/// Spawns a thread that trims once.
 fn trim_beside(world: &'static World) -> thread::JoinHandle<()> {
     thread::spawn(move || world.trim())
 }

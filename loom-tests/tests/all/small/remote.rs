@@ -6,7 +6,7 @@ use loom::thread;
 use crate::small::owner::Owner;
 use crate::small::world::{SLOT_BYTES, model};
 
-/// Receives in a thread of its own. It is started last, so that loom explores its first read of the remote-free queue
+/// Spawns a thread that receives. It is spawned last, so that loom explores its first read of the remote-free queue
 /// after the frees that it may see.
 fn receive_beside(owner: Owner) -> thread::JoinHandle<Owner> {
     thread::spawn(move || {
@@ -102,7 +102,7 @@ fn an_owner_without_blocks_gets_one_that_another_thread_frees_or_a_new_span() {
         other.join().unwrap();
         let (mut owner, block) = found.join().unwrap();
         assert!(block != kept);
-        // The span's block came back earlier, or comes back now.
+        // The block that the other thread freed was allocated above, or can be allocated now.
         let next = owner.alloc();
         assert!(next != kept && next != block, "a block was given twice");
         for block in [block, next, kept] {

@@ -1,12 +1,12 @@
-//! Models the purger's rest (PURGE1, PURGE2, PURGE4, PURGE5) in numbers: freed memory never stays without a thread
-//! that ticks, and a forked child inherits no half-done step. A copy of the process heap's `purge/purger.rs` and fork
-//! handlers, in which each break is found.
+//! Models the purger's rest (PURGE1, PURGE2, PURGE4, PURGE5): freed memory is never left without a thread that ticks,
+//! and a forked child inherits no half-done step. The model copies the process heap's `purge/purger.rs` and its fork
+//! handlers, with numbers in place of memory. Each break must be found.
 
 use larder_core::sync::{AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// The purge thread waits or has ended. A free in this state ticks by itself.
+/// The purge thread waits or has ended. A thread that frees memory in this state must tick itself.
 const RESTING: u32 = 0;
 const TICKING: u32 = 1;
 
@@ -15,11 +15,11 @@ enum Break {
     Nothing,
     /// The purger reads whether memory is idle, then stores `RESTING`.
     LookThenRest,
-    /// A free reads the state before it frees.
+    /// A free reads the state before it frees the memory.
     ReadThenFree,
     /// The purger releases the lock in the middle of a step, while it holds memory to discard.
     HalfStep,
-    /// A forked child keeps its parent's state, as if a thread ticked.
+    /// A forked child keeps its parent's state, as if the child had a thread that ticks.
     StateKept,
     /// The purger counts the threads, then stores `RESTING`.
     CountThenRest,
@@ -28,7 +28,7 @@ enum Break {
 /// The memory under the lock that frees, ticks and forks take.
 struct Memory {
     idle: u32,
-    /// Taken by the purger, to discard.
+    /// Memory that the purger has taken in order to discard it.
     held: u32,
 }
 
@@ -117,7 +117,8 @@ fn free_beside_rest(broken: Break) {
     });
 }
 
-/// Models a fork during a tick, after which the child frees: it ticks by itself, and inherits no held memory.
+/// Models a fork during a tick, after which the child frees memory: the child inherits no held memory, and ticks
+/// itself.
 fn fork_beside_tick(broken: Break) {
     loom::model(move || {
         let heap = Heap::new(broken, TICKING, 1);
@@ -140,7 +141,8 @@ fn fork_beside_tick(broken: Break) {
     });
 }
 
-/// Models the end of the last thread with a heap while the purger goes to wait: the purger sees it, or is woken.
+/// Models the end of the last thread with a heap while the purger begins to wait: the purger sees the thread's end, or
+/// is woken.
 fn end_beside_rest(broken: Break) {
     loom::model(move || {
         let heap = Heap::new(broken, TICKING, 0);

@@ -1,5 +1,5 @@
-//! Models secondary heaps (HEAP4, HEAP5), which share the set of a primary heap with its owner and with each other:
-//! no block is given twice or lost.
+//! Models secondary heaps (HEAP4, HEAP5), which share the set of a primary heap with its owner and with each other: no
+//! block is lost or allocated twice.
 
 use loom::thread;
 
@@ -72,7 +72,8 @@ fn a_secondary_that_changes_primaries_takes_the_blocks_in_its_bins_along() {
     });
 }
 
-/// The broken twin of HEAP5: a thread parks a secondary heap that it does not own, and so reads its primary heap.
+/// The broken twin of HEAP5: a thread parks a secondary heap that it does not own, which reads the link to its primary
+/// heap.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_heap_parked_by_another_than_its_owner_is_found() {

@@ -56,7 +56,7 @@ fn broken_twin_a_transfer_cache_filled_without_the_lock_is_found() {
         let [first, second] = owner.alloc_all();
         owner.free(first);
         let trimmer = thread::spawn(move || world.trim());
-        // SAFETY: none: the set is kept beyond its lock.
+        // SAFETY: none: the pointer to the set outlives the lock.
         let set = unsafe { owner.heap.with(|_, set| ptr::from_mut(set)) };
         // SAFETY: none, which is the point: the set is used without its lock.
         owner.make_room_in(owner.heap.remote_queue(), unsafe { &mut *set });
@@ -73,10 +73,10 @@ fn broken_twin_a_transfer_cache_emptied_without_the_lock_is_found() {
     model(1, BIN_BYTES, 2, |world| {
         let mut owner = two_blocks(world);
         let first = owner.alloc();
-        // SAFETY: none: the set is kept beyond its lock.
+        // SAFETY: none: the pointer to the set outlives the lock.
         let set = unsafe { owner.heap.with(|_, set| ptr::from_mut(set)) };
         let trimmer = thread::spawn(move || world.trim());
-        // Without this, the trimmer would have no chance to run in between.
+        // Without this, the trimmer could not run before the refill.
         thread::yield_now();
         // SAFETY: none, which is the point: the set is used without its lock.
         let second = owner.refill_from(owner.heap.remote_queue(), unsafe { &mut *set });

@@ -1,7 +1,7 @@
-//! Models the two stacks of remote frees in numbers, with one line to break at a time: each break must be found.
+//! Models the two stacks of remote frees. One line at a time is broken, and each break must be found.
 //!
-//! A copy of the core's `remote.rs` and `span.rs` without pointers. It passes unbroken, so each twin fails for its
-//! break.
+//! The model copies the core's `remote.rs` and `span.rs`, with numbers in place of pointers. The unbroken copy passes,
+//! so each twin fails because of its break.
 
 use larder_core::sync::{AtomicU32, Ordering};
 use loom::cell::UnsafeCell;
@@ -15,17 +15,17 @@ enum Break {
     RelaxedPush,
     /// An announcement does not publish the link.
     RelaxedAnnounce,
-    /// Emptying a list does not hand its owner's link on.
+    /// Emptying a list does not publish that the owner has read the link.
     TakeKeepsLink,
     /// The owner scans the lists without an announcement.
     PastQueue,
     /// The owner takes spans out of the remote-free queue one by one.
     OneByOne,
-    /// Every push announces.
+    /// Every push announces the span.
     AnnounceAlways,
-    /// Each call forgets the spans that the previous one took and left.
+    /// Each call forgets the spans that the previous call took from the queue and did not receive.
     RestForgotten,
-    /// All lists are emptied when the queue is taken, and not each in its span's turn.
+    /// All lists are emptied when the queue is taken, rather than each in its span's turn.
     EmptiedAhead,
 }
 
@@ -193,8 +193,8 @@ impl Protocol {
 /// The number of times that each block came back.
 type Home = [[u32; BLOCKS]; SPANS];
 
-/// Models frees by one thread while the owner receives in another, which is started last, so that loom explores its
-/// first read of the queue after the frees that it may see.
+/// Models frees by one thread while the owner receives in another thread. The owner is spawned last, so that loom
+/// explores its first read of the queue after the frees that it may see.
 fn run(broken: Break, frees: &'static [(usize, usize)]) {
     let mut out = Home::default();
     for (span, block) in frees {
@@ -223,8 +223,8 @@ fn run(broken: Break, frees: &'static [(usize, usize)]) {
     });
 }
 
-/// Models an owner that receives one span a call: twice beside the frees, which may add to spans that it took
-/// already, and then until all blocks are home.
+/// Models an owner that receives one span per call: twice during the frees, which may add blocks to spans that it has
+/// already taken, and then until all blocks are home.
 fn run_in_parts(
     broken: Break,
     before: &'static [(usize, usize)],
@@ -278,10 +278,10 @@ models! {
         { run_in_parts(Break::Nothing, TWO_SPANS, OTHER_BLOCKS); run_in_parts(Break::Nothing, &[], TWO_SPANS) };
     broken_twin_a_rest_that_the_next_call_forgets_is_found rejected "a block was lost or doubled" =>
         run_in_parts(Break::RestForgotten, TWO_SPANS, &[]);
-    /// SET8 broken: a span whose last block is home is released while its link is still to be read.
+    /// SET8 broken: a span whose last block is home is released before its link is read.
     broken_twin_lists_emptied_before_their_turn_are_found rejected "a span was released before its turn" =>
         run_in_parts(Break::EmptiedAhead, TWO_SPANS, OTHER_BLOCKS);
-    /// REMOTE1 broken: without publication, the owner follows links that it may not see.
+    /// REMOTE1 broken: without publication, the owner follows links whose values it may not see.
     broken_twin_a_relaxed_push_is_found rejected "Causality violation" => run(Break::RelaxedPush, ONE_SPAN);
     broken_twin_a_relaxed_announcement_is_found rejected "Causality violation" =>
         run(Break::RelaxedAnnounce, TWO_SPANS);

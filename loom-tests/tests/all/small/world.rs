@@ -1,8 +1,8 @@
-//! Memory in which loom checks every access to a free block or span record.
+//! Memory in which loom checks every access to a free block or a span record.
 //!
-//! A block starts with a [`Slot`] of loom's cells, so a thread that writes a block or follows its link without the
-//! right to is reported. A released span's record and slots are made anew, so a thread that reaches them without
-//! having seen the release is reported.
+//! A block starts with a [`Slot`] of loom's cells, so loom reports a thread that writes a block, or follows its link,
+//! without the right to do so. A released span's record and slots are overwritten with new ones, so loom reports a
+//! thread that accesses them without having seen the release.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::{self, NonNull};
@@ -63,13 +63,13 @@ impl Made {
 /// The memory and heaps of one run of a model.
 pub(crate) struct World {
     blocks: usize,
-    /// Behind a lock that loom does not see, so that it orders nothing.
+    /// Loom does not see this lock, so it orders nothing.
     spans: Mutex<Vec<Made>>,
     pub(crate) heaps: Vec<ThreadHeap>,
-    /// A cell for each heap that only its owner touches (HEAP2).
+    /// A cell for each heap, which only the heap's owner touches (HEAP2).
     pub(crate) owned: Vec<UnsafeCell<()>>,
     pub(crate) pool: HeapPool,
-    /// The owner of released spans, to which none may be announced.
+    /// The queue of released spans, in which no span may be announced.
     graveyard: RemoteQueue,
     pub(crate) class: SizeClass,
 }
@@ -80,7 +80,7 @@ unsafe impl Sync for World {}
 unsafe impl Send for World {}
 
 /// Explores a model of `heaps` heaps and one class, with `blocks` blocks to a span. The model frees every block; all
-/// spans must be released then.
+/// spans must then be released.
 pub(crate) fn model(
     heaps: usize,
     block_bytes: usize,
@@ -138,39 +138,37 @@ impl World {
         &self.heaps[number]
     }
 
-    /// Enters a new heap. Returns its owner.
+    /// Enters a new heap into the pool. Returns its owner.
     pub(crate) fn owner(&'static self, number: usize) -> Owner {
         // SAFETY: the heap is new, and this thread's own.
         unsafe { self.pool.enter(self.heap(number)) };
         Owner::of(self, self.heap(number))
     }
 
-    /// Enters a new secondary heap. Returns its owner.
+    /// Enters a new secondary heap into the pool. Returns its owner.
     pub(crate) fn new_secondary(&'static self, number: usize) -> Owner {
         // SAFETY: the heap is new, and this thread's own.
         let secondary = unsafe { self.pool.enter_secondary(self.heap(number)) };
         Owner::of(self, secondary.expect("there is a primary"))
     }
 
-    /// Adopts a parked secondary heap, if there is one.
     pub(crate) fn adopt_secondary(&'static self) -> Option<Owner> {
         let heap = self.pool.adopt_secondary()?;
         Some(Owner::of(self, heap))
     }
 
-    /// Adopts a parked heap, if there is one.
     pub(crate) fn adopt(&'static self) -> Option<Owner> {
         let heap = self.pool.adopt()?;
         Some(Owner::of(self, heap))
     }
 
-    /// Touches the cell of a heap, which only its owner may.
+    /// Touches the cell of a heap, which only the heap's owner may touch.
     pub(crate) fn touch(&self, heap: &ThreadHeap) {
         let number = self.heaps.iter().position(|known| ptr::eq(known, heap));
         self.owned[number.unwrap()].with_mut(|_| ());
     }
 
-    /// Trims every heap, as a program does that needs the memory elsewhere.
+    /// Trims every heap, as does a program that needs the memory elsewhere.
     pub(crate) fn trim(&'static self) {
         self.pool.for_each(|heap| self.trim_heap(heap));
     }
@@ -197,13 +195,11 @@ impl World {
         unsafe { heap.with(trim) };
     }
 
-    /// Returns the usage of a heap.
     pub(crate) fn usage(&'static self, heap: &ThreadHeap) -> ClassUsage {
         // SAFETY: the set is only read.
         unsafe { heap.with(|_, set| set.usage(self.class, self.span_bytes(self.class))) }
     }
 
-    /// Returns the number of spans not released.
     pub(crate) fn live_spans(&self) -> usize {
         let spans = self.spans.lock().unwrap();
         spans.iter().filter(|made| !made.released).count()
@@ -229,7 +225,7 @@ impl World {
         unsafe { set.flush(ptr::null(), &mut cache, &mut &*self) };
     }
 
-    /// Returns every span announced to a heap now.
+    /// Returns every span that is announced to a heap.
     pub(crate) fn announced(&self, heap: &ThreadHeap) -> Vec<*mut Span> {
         let mut all = Vec::new();
         // SAFETY: the spans are announced again below.
@@ -253,7 +249,7 @@ impl World {
             self.trim_heap(heap);
         }
         for heap in &self.heaps {
-            // Another heap's trim may have freed blocks of this one.
+            // Another heap's trim may have freed blocks of this heap.
             self.trim_heap(heap);
             assert_eq!(self.usage(heap), ClassUsage::default(), "a block was lost");
             // SAFETY: all threads have ended.
@@ -278,7 +274,7 @@ impl Drop for World {
     }
 }
 
-// SAFETY: memory is given once and kept until the world ends; records are found by address.
+// SAFETY: memory is granted once and kept until the world ends; records are found by address.
 unsafe impl Pages for &'static World {
     fn span_bytes(&self, class: SizeClass) -> usize {
         class.block_bytes() * self.blocks

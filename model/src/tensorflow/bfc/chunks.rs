@@ -145,7 +145,6 @@ impl Chunks {
         Some(*before)
     }
 
-    /// Stores a chunk at `start`.
     pub(super) fn put(&mut self, start: u64, chunk: Chunk) {
         if chunk.used.is_none() {
             self.free.insert((chunk.bytes, start));
@@ -156,7 +155,6 @@ impl Chunks {
         self.by_start.insert(start, chunk);
     }
 
-    /// Removes the chunk at `start`.
     pub(super) fn remove(&mut self, start: u64) -> Chunk {
         let chunk = self.by_start.remove(&start).expect("a chunk");
         self.free.remove(&(chunk.bytes, start));
