@@ -6,7 +6,7 @@
 //!
 //! | model | protocol | invariant |
 //! |---|---|---|
-//! | `fixed_range` | one compare-and-swap hands out a piece (RANGE1) | no byte granted twice; only the end can be released |
+//! | `fixed_range` | one compare-and-swap grants a piece (RANGE1) | no byte granted twice; only the end can be released |
 //! | `lock_word` | a lock whose waiters sleep (LOCK1, LOCK2) | one holder at a time, no sleeper forgotten |
 //! | `growth` | tickets count against the limit while no lock is held (BFC7), for regions and for one range | reserved never above the limit |
 //! | `growth`, `l6_…`, `the_end_of_a_range_…` | a limit lowered while other threads grow and free | nothing held above max(old held, new limit); no released range granted |

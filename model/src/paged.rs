@@ -59,7 +59,7 @@ struct Run<'t, 'd> {
     /// Pinned addresses whose blocks were freed.
     pinned: Vec<AddrRange>,
     open: Vec<Open>,
-    /// The newest event of each stream, and the number of completed ones.
+    /// The newest event of each stream, and its last completed event.
     streams: [(u64, u64); STREAMS],
     streams_used: usize,
     /// The limit that was last set, or the bytes held then if these were more.

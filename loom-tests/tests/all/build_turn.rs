@@ -116,7 +116,7 @@ struct Slot<T> {
 
 // SAFETY: the turns decide which thread may use the value; loom checks it.
 unsafe impl<T: Sync> Sync for Slot<T> {}
-// SAFETY: the turns give the value to one thread at a time; loom checks it.
+// SAFETY: the turns allow one thread at a time to use the value; loom checks it.
 unsafe impl<T: Send> Send for Slot<T> {}
 
 impl<T: Turns> Slot<T> {

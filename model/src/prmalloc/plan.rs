@@ -1,4 +1,4 @@
-//! The plan, which fits lifetimes into the blocks of size bins. There are three ways to class sizes.
+//! The plan, which fits lifetimes into the blocks of size bins. There are three ways of classing sizes.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ pub struct Block {
     pub lives: Vec<AllocStat>,
 }
 
-/// The plan for one way to class sizes.
+/// The plan for one way of classing sizes.
 #[derive(Debug)]
 pub struct Plan {
     classes: Classes,

@@ -17,7 +17,7 @@ impl Owner {
         owner
     }
 
-    /// Touches the heap's cell, which only one owner at a time may do.
+    /// Touches the heap's cell, which only one owner at a time may touch.
     fn touch(&self) {
         self.world.touch(self.heap);
     }

@@ -102,7 +102,7 @@ impl Heap {
     }
 }
 
-/// Models a free while the purger goes to rest: one of the two sees the freed memory.
+/// Models a free while the purger goes to rest: one of the two threads sees the freed memory.
 fn free_beside_rest(broken: Break) {
     loom::model(move || {
         let heap = Heap::new(broken, TICKING, 0);
