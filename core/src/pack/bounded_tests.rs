@@ -1,4 +1,4 @@
-//! The work of one call of a packer, counted, with a valid result.
+//! Counts the work of single calls of a packer, and validates their results.
 
 use super::*;
 use crate::pack::Lifetime;

@@ -1,7 +1,8 @@
-//! The placed blocks, by offset, and the search for the lowest gap that is long and free enough.
+//! The placed blocks, by offset, and the search for the lowest gap that is large enough and free for a whole lifetime.
 //!
-//! Buckets of up to 64 blocks, each in order of offset, are in a list in that order. A query walks up from the bottom
-//! and skips a bucket in which no block meets the given lifetime; an insertion moves at most one bucket's blocks.
+//! The blocks are in buckets of up to 64, and both the blocks of a bucket and the list of buckets are in order of
+//! offset. A query walks up from the bottom and skips a bucket in which no block meets the given lifetime; an insertion
+//! moves at most one bucket's blocks.
 
 use crate::pack::Lifetime;
 use crate::units::Align;
@@ -9,7 +10,7 @@ use crate::units::Align;
 /// Maximum number of blocks in one bucket: few enough to move, enough to compare several at the same time.
 pub(super) const BUCKET_ITEMS: usize = 64;
 
-/// Number of buckets skipped without reading their blocks that cost as much as one that is read.
+/// Number of buckets that can be skipped, without reading their blocks, at the cost of reading one.
 const PASSED_PER_LOOK: u64 = 8;
 
 /// Index that marks the end of the buckets.
@@ -18,20 +19,20 @@ const NONE: u32 = u32::MAX;
 /// Several placed blocks, adjacent in order of offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// First ticks, and first ticks after the lifetimes; signed, because there are instructions to compare many signed
-    /// numbers.
+    /// First ticks of the lifetimes, and first ticks after them. They are signed, because processors can compare many
+    /// signed numbers at once.
     begins: [i32; BUCKET_ITEMS],
     ends: [i32; BUCKET_ITEMS],
     offsets: [u64; BUCKET_ITEMS],
     tops: [u64; BUCKET_ITEMS],
-    /// The longest gap between two neighbours in the bucket, while its blocks do not overlap.
+    /// The longest gap between two neighbours in the bucket, valid while its blocks do not overlap.
     longest_gap: u64,
     len: u32,
     next: u32,
 }
 
 impl Bucket {
-    /// An empty bucket. Entries past its length never meet any lifetime.
+    /// An empty bucket. Entries past its length meet no lifetime.
     pub const VACANT: Self = Self {
         begins: [i32::MAX; BUCKET_ITEMS],
         ends: [i32::MIN; BUCKET_ITEMS],
@@ -42,7 +43,7 @@ impl Bucket {
         next: NONE,
     };
 
-    /// Returns whether any of its blocks lives at some tick of `[begin, end)`; the loop has no branch.
+    /// Returns whether any of the bucket's blocks is live at a tick of `[begin, end)`. The loop has no branch.
     fn meets(&self, begin: i32, end: i32) -> bool {
         let mut any = false;
         for (&from, &to) in self.begins.iter().zip(&self.ends) {
@@ -98,7 +99,7 @@ impl Bucket {
         self.measure();
     }
 
-    /// Splits off the upper half, as a bucket of its own.
+    /// Splits off the upper half into a new bucket.
     fn halve(&mut self) -> Self {
         let half = BUCKET_ITEMS / 2;
         let mut upper = Self::VACANT;
@@ -117,12 +118,12 @@ impl Bucket {
     }
 }
 
-/// The buckets in use, the first ones of a table; bucket 0 is the lowest.
+/// The buckets in use, which are the first ones of a table. Bucket 0 is the lowest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buckets {
     used: usize,
-    /// Whether all placed blocks meet every queried lifetime: a bucket without a gap is then skipped immediately, and
-    /// counts as a part of one that is read.
+    /// Whether all placed blocks meet every queried lifetime. A bucket without a large enough gap is then skipped at
+    /// once, and counts as a fraction of a bucket that is read.
     all_meet: bool,
     passed: u64,
     /// A bucket that begins no higher than the last gap found.
@@ -132,8 +133,8 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    /// Creates an empty set. `buckets` is not empty. With `all_meet`, placed blocks meet every queried lifetime until
-    /// they are removed.
+    /// Creates an empty set. `buckets` must not be empty. With `all_meet`, placed blocks meet every queried lifetime
+    /// until they are removed.
     pub(super) fn new(buckets: &mut [Bucket], all_meet: bool) -> Self {
         buckets[0] = Bucket::VACANT;
         Self {
@@ -165,7 +166,7 @@ impl Buckets {
                 continue;
             }
             self.work += 1;
-            // An empty bucket keeps its old offset; it has no block to meet.
+            // An empty bucket keeps its old offset, but has no block that could meet the lifetime.
             if len > 0 && bucket.offsets[0] >= cursor + lifetime.bytes {
                 return cursor;
             }
@@ -207,8 +208,8 @@ impl Buckets {
         }
     }
 
-    /// Inserts a block in order: at the last gap found, or anywhere if there was no query yet. No two that meet may
-    /// overlap.
+    /// Inserts a block in order of offset: at the last gap found, or anywhere if there was no query yet. Blocks that
+    /// meet must not overlap.
     pub(super) fn insert(&mut self, buckets: &mut [Bucket], lifetime: &Lifetime, offset: u64) {
         let mut at = self.below;
         loop {

@@ -1,28 +1,29 @@
-//! The next decision: a heuristic chooses one of the items that may be placed now.
+//! Makes the next decision: a heuristic chooses one of the items that may be placed now.
 
 use super::item::PLACED;
 use super::search::PackSearch;
 use super::tables::PackTables;
 
-/// The rule by which a section comes first. Its lowest item is decided next, or an item below that.
+/// The rule that chooses a section. The section's lowest item is decided next, or an item below that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Heuristic {
-    /// The section with a low floor and little to spare, for which `floor * level + spare` is least.
+    /// The section with the least `floor * level + spare`, which prefers low floors and few spare bytes.
     LevelAndSpare { level: u64 },
-    /// The section where the last branch died, while it has an item; otherwise by `LevelAndSpare`.
+    /// The section where the last branch died, if it has an unplaced item; otherwise the one that `LevelAndSpare`
+    /// chooses.
     LastDeath { level: u64 },
     /// The section where most branches died.
     Deaths,
-    /// The section with the least to spare for the deaths seen there.
+    /// The section with the fewest spare bytes in proportion to the deaths seen there.
     SpareByDeaths,
 }
 
-/// Divisor of the height that gives the bytes added to the spare bytes, so that a section without any does not win
-/// regardless of deaths.
+/// The height divided by this is added to the spare bytes of a section, so that a section without spare bytes does not
+/// win regardless of deaths.
 const SPARE_SHARE: u64 = 1024;
 
-/// Returns the index of an unplaced item none of whose unplaced neighbours may lie lower (PACK2), and the number of
-/// records examined. There is at least one unplaced item.
+/// Returns the index of an unplaced item and the number of records examined. None of the item's unplaced neighbours may
+/// lie lower (PACK2). There must be at least one unplaced item.
 pub(super) fn choose(
     search: &PackSearch,
     tables: &PackTables<'_>,

@@ -1,5 +1,5 @@
-//! One packing in one order: each block at the lowest gap that is free while it lives. It can be stopped after any
-//! block, and the rest can then be stacked on top.
+//! One greedy packing in one order: each block is placed in the lowest gap that is free during its lifetime. The
+//! packing can be stopped after any block, and the remaining blocks can then be stacked on top.
 
 use crate::pack::Lifetime;
 
@@ -7,7 +7,7 @@ use super::bucket::{Buckets, aligned};
 use super::skyline::Skyline;
 use super::tables::PackTables;
 
-/// The order of a greedy packing; larger keys first.
+/// The order of a greedy packing; larger keys come first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GreedyOrder {
     Bytes,
@@ -60,14 +60,14 @@ fn grade(live: f64, max: f64) -> f64 {
 pub(super) struct Greedy {
     count: usize,
     next: usize,
-    /// If the order is that of first ticks, the number of lifetimes, in the order of `unplaced`, that have ended and
-    /// left the buckets: no later lifetime meets them.
+    /// Number of lifetimes, in the order of `unplaced`, that have ended and were removed from the buckets, because no
+    /// later lifetime meets them. `None` unless the order is that of first ticks.
     gone: Option<usize>,
     buckets: Buckets,
 }
 
 impl Greedy {
-    /// Sorts the taken lifetimes, which are `order[..count]`, and places none yet.
+    /// Sorts the lifetimes that take space, which are `order[..count]`, and places none yet.
     pub(super) fn begin(
         lifetimes: &[Lifetime],
         tables: &mut PackTables<'_>,
@@ -106,7 +106,7 @@ impl Greedy {
             count,
             next: 0,
             gone: sweeps.then_some(0),
-            // Lifetimes that come before a pin need not meet it if the pin begins later.
+            // Pins are placed first. A lifetime need not meet a pin that begins later.
             buckets: Buckets::new(tables.buckets, sweeps && pins_begin_first),
         }
     }
@@ -138,7 +138,7 @@ impl Greedy {
         self.buckets.work - before
     }
 
-    /// Removes lifetimes that end by this tick from the buckets: they began earlier, so they are in the buckets.
+    /// Removes the lifetimes that end by this tick from the buckets. They began earlier, so they are there.
     fn let_go(&mut self, lifetimes: &[Lifetime], tables: &mut PackTables<'_>, tick: u32) {
         let Some(gone) = &mut self.gone else { return };
         while let Some(&id) = tables.unplaced[..self.count].get(*gone) {

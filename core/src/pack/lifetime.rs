@@ -1,7 +1,8 @@
-//! The subject of all files here: one block's first and last tick, and its size.
+//! The lifetime of one block: its first tick, its end and its size.
 //!
-//! Ticks are logical: a count of events, so that two events never share one and no clock can step back. A lifetime
-//! includes its first tick and not its last; two that touch share no tick and may share memory.
+//! Ticks are logical: they count events, so two events never share a tick, and ticks never go back. A lifetime includes
+//! its first tick and not its end. If one lifetime ends at the tick at which another begins, they share no tick and may
+//! share memory.
 
 use crate::units::Align;
 
@@ -10,13 +11,13 @@ use crate::units::Align;
 pub struct Lifetime {
     /// First tick.
     pub begin: u32,
-    /// First tick after it; a lifetime with `end <= begin` is empty and is not planned.
+    /// First tick after the lifetime; a lifetime with `end <= begin` is empty and is not planned.
     pub end: u32,
     /// Size in bytes; a size of 0 is not planned.
     pub bytes: u64,
     /// The offset must be a multiple of this.
     pub align: Align,
-    /// The offset that it must have, if that is decided already.
+    /// The offset that the block must have, if it is already decided.
     pub pinned: Option<u64>,
 }
 
@@ -32,7 +33,7 @@ impl Lifetime {
         }
     }
 
-    /// Returns whether the two share a tick.
+    /// Returns whether the two lifetimes share a tick.
     pub const fn meets(&self, other: &Self) -> bool {
         let begin = if self.begin > other.begin {
             self.begin

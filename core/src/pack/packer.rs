@@ -1,4 +1,4 @@
-//! Greedy packings, then the search, as one machine that can be stopped after any step.
+//! Makes greedy packings and then searches, and can be stopped after any step.
 
 use crate::pack::Lifetime;
 
@@ -22,7 +22,8 @@ const BUCKETS_PER_STEP: u64 = 64;
 const RECORDS_PER_BUCKET: u64 = 48;
 /// One run in this many aims between the best height and the lower bound; the others aim at the bound.
 const RUNS_BETWEEN: u32 = 4;
-/// Number of levels of caution. Each level halves the distance from the best height at which such a run aims.
+/// Number of levels of caution. Each level halves the distance between the best height and the height at which such a
+/// run aims.
 const MAX_CAUTION: u32 = 6;
 
 /// Finds offsets for lifetimes.
@@ -73,7 +74,7 @@ pub struct Packer<'t> {
     enough_bytes: u64,
     /// Number of greedy orders tried.
     orders: usize,
-    /// The packing under way.
+    /// The greedy packing under way.
     greedy: Option<Greedy>,
     /// Buckets that past calls examined beyond their allowance.
     debt: u64,
@@ -89,7 +90,7 @@ pub struct Packer<'t> {
     run: Option<(Heuristic, u64)>,
     /// Runs started for the loaded part.
     runs: u32,
-    /// Number of runs that aimed in between and found no packing, since the last packing found in the part.
+    /// Number of runs since the part's last new packing that aimed above the lower bound and found no packing.
     caution: u32,
 }
 
@@ -97,7 +98,7 @@ impl<'t> Packer<'t> {
     /// Prepares the lifetimes and packs none yet. O(n log n).
     ///
     /// # Errors
-    /// If pins exclude each other, sizes are out of range, or tables are too short.
+    /// An error if pins exclude each other, sizes are out of range, or tables are too short.
     pub fn new(lifetimes: &'t [Lifetime], mut tables: PackTables<'t>) -> Result<Self, PackError> {
         let common = prepare(lifetimes, &mut tables)?;
         Ok(Self {
@@ -124,8 +125,8 @@ impl<'t> Packer<'t> {
         self.enough_bytes = bytes;
     }
 
-    /// Ends the search once it has examined `records` records, a nanosecond or two each, whatever
-    /// [`improve`](Self::improve) allows.
+    /// Ends the search once it has examined `records` records, even if [`improve`](Self::improve) allows more. A record
+    /// takes a nanosecond or two.
     pub(crate) const fn stop_after(&mut self, records: u64) {
         self.most_records = records;
     }
@@ -135,10 +136,10 @@ impl<'t> Packer<'t> {
         self.looked + self.records / RECORDS_PER_BUCKET
     }
 
-    /// Makes the first packing: by size, and if there is time within about half a second, in other orders as well. With
-    /// more than about 20,000 lifetimes the first packing is in the order of time; if that takes longer because many
-    /// lifetimes live at the same time, the smallest ones are stacked on the others. `improve` continues with the order
-    /// by size.
+    /// Makes the first packing, in the order of sizes. While about half a second is not used up, it also tries other
+    /// orders. With more than about 20,000 lifetimes, the first packing is in the order of time. If no packing is
+    /// complete in this time, because many lifetimes live at the same time, the smallest ones are stacked on the
+    /// others. `improve` then continues with the order of sizes.
     pub fn first(&mut self) {
         self.first_within(FIRST_WORK);
     }
@@ -147,7 +148,8 @@ impl<'t> Packer<'t> {
     pub(crate) fn first_within(&mut self, most: u64) {
         let mut left = most;
         let taken = self.common.taken as u64;
-        // The buckets that one order examines if all lifetimes meet: half of the buckets, two thirds full, for each.
+        // The buckets that one order examines if all lifetimes meet: for each lifetime half of the buckets, which are
+        // two thirds full.
         if self.orders == 0 && self.greedy.is_none() && taken * taken / PAIRS_PER_BUCKET > most {
             left -= self.first_by_time(most / 2).min(left);
         }
@@ -180,8 +182,8 @@ impl<'t> Packer<'t> {
     }
 
     /// Continues for about `steps` steps, or until it [is done](Self::is_done). The time of a step depends on the
-    /// number of lifetimes that meet. A step never makes the packing worse. The division of the steps among calls makes
-    /// no difference.
+    /// number of lifetimes that meet. A step never makes the packing worse. The result does not depend on how the steps
+    /// are divided among calls.
     pub fn improve(&mut self, steps: u64) {
         if self.orders == 0 && self.greedy.is_none() {
             self.first();
@@ -197,20 +199,21 @@ impl<'t> Packer<'t> {
             self.debt = if self.orders < GreedyOrder::ALL.len() {
                 self.greedy(left)
             } else {
-                // Only whole steps are made, so the rest of a step is owed.
+                // Only whole steps are made, so the rest of the last step becomes debt.
                 let steps = left.div_ceil(BUCKETS_PER_STEP);
                 self.search(steps) * BUCKETS_PER_STEP
             };
         }
     }
 
-    /// Returns the offset of each lifetime in the best packing so far. A lifetime without space is at 0, or where it
-    /// is pinned.
+    /// Returns the offset of each lifetime in the best packing so far. A lifetime that takes no space is at 0, or where
+    /// it is pinned.
     pub fn offsets(&self) -> &[u64] {
         &self.tables.offsets[..self.lifetimes.len()]
     }
 
-    /// Returns the height of that packing in bytes; the largest `u64` before the [first](Self::first) one.
+    /// Returns the height of the best packing so far, in bytes. Before the [first](Self::first) packing this is
+    /// `u64::MAX`.
     pub fn height(&self) -> u64 {
         let parts = self.tables.parts[..self.common.parts].iter();
         parts.map(|part| part.height).max().unwrap_or(0)
@@ -232,7 +235,7 @@ impl<'t> Packer<'t> {
         self.height() <= self.lower_bound()
     }
 
-    /// Returns whether [`improve`](Self::improve) has no work left: the height is proven, or it is enough, or the
+    /// Returns whether [`improve`](Self::improve) has no work left: the height is proven or is low enough, or the
     /// lifetimes of the remaining parts meet in too many pairs for the tables.
     pub fn is_done(&self) -> bool {
         let goal = self.goal();
@@ -269,7 +272,8 @@ impl<'t> Packer<'t> {
         work
     }
 
-    /// Takes over the heights of the parts: all from `offsets` if `stacked`, otherwise the lower ones from `trial`.
+    /// Updates the heights of the parts: from `offsets` if `stacked`, otherwise from `trial`, whose offsets are kept
+    /// for the parts that became lower.
     fn keep_lower(&mut self, stacked: bool) {
         let tables = &mut self.tables;
         for part in &mut tables.parts[..self.common.parts] {

@@ -1,4 +1,5 @@
-//! The preparation of a packing: lifetimes with space, in order of time; the parts; the lower bound.
+//! Prepares a packing: lists the lifetimes that take space in order of time, finds the parts, and computes the lower
+//! bound.
 
 use crate::pack::Lifetime;
 use crate::units::Align;
@@ -7,7 +8,7 @@ use super::bucket::aligned;
 use super::error::PackError;
 use super::tables::{PackSizes, PackTables, Part, UndoRecord};
 
-/// Bound on the sum of sizes, far from the end of `u64`.
+/// Maximum sum of sizes, far from the end of `u64`.
 const MAX_TOTAL_BYTES: u64 = 1 << 62;
 
 /// Common properties of the lifetimes.
@@ -50,7 +51,7 @@ fn lengths(count: usize, tables: &PackTables<'_>) -> Result<(), PackError> {
         return Err(PackError::TooMany);
     }
     let sizes = PackSizes::new(count);
-    // The neighbours may be fewer; the sweep needs an undo record for each lifetime.
+    // The table of neighbours may be shorter. The sweep needs an undo record for each lifetime.
     let needs = [
         ("offsets", tables.offsets.len(), sizes.lifetimes),
         ("trial", tables.trial.len(), sizes.lifetimes),
@@ -92,7 +93,7 @@ fn scan(lifetimes: &[Lifetime], tables: &mut PackTables<'_>) -> Result<LifetimeF
             return Err(PackError::PinMisaligned { index });
         }
         pins |= lifetime.pinned.is_some();
-        // Twice the rounding: the sections round sizes up as well.
+        // The mask counts twice, because the sections also round sizes up.
         let needs = [lifetime.bytes, mask, mask, pin];
         total = needs
             .iter()
@@ -130,10 +131,10 @@ const fn divisor(mut left: u64, mut right: u64) -> u64 {
     left
 }
 
-/// Refuses two pins that exclude each other. O(n log n), and at worst O(n^2 / 64) for n pins.
+/// Refuses two pins that exclude each other. Usually O(n log n) for n pins, and at worst O(n^2 / 64).
 ///
-/// Walks through time: as long as the live pins do not overlap, a new one can only overlap the next one below or
-/// above it. The live pins are a set of bits in the order of their offsets.
+/// This walks through time. As long as the live pins do not overlap, a new pin can overlap only the nearest live pin
+/// below or above it. The live pins are a set of bits in the order of their offsets.
 fn pins(
     lifetimes: &[Lifetime],
     tables: &mut PackTables<'_>,
@@ -143,7 +144,7 @@ fn pins(
     let mut count = 0;
     for &id in &tables.order[..taken] {
         if pin(id).is_some() {
-            // Listed in the order of first ticks, to be sorted twice.
+            // All lists begin in the order of first ticks; two of them are sorted below.
             tables.choices[count] = (id, 0);
             tables.by_key[count] = id;
             tables.unplaced[count] = id;
@@ -154,7 +155,7 @@ fn pins(
     by_end.sort_unstable_by_key(|&id| lifetimes[id as usize].end);
     let by_offset = &mut tables.unplaced[..count];
     by_offset.sort_unstable_by_key(|&id| (pin(id), id));
-    // The place of each among them, for its id: `trial` is free until a packing begins.
+    // Notes each pin's place in that order under its id. `trial` is unused until a packing begins.
     for (place, &id) in by_offset.iter().enumerate() {
         tables.trial[id as usize] = place as u64;
     }
@@ -214,8 +215,8 @@ fn first_above(bits: &[u64], place: usize) -> Option<usize> {
 
 /// Walks through time to find the parts, their lower bounds, and the maximum of live bytes during each lifetime.
 ///
-/// The records in `undo_log` hold the peaks so far that no later one reaches, each with its tick, so that the highest
-/// since a lifetime's beginning is found by bisection when the lifetime ends.
+/// The records in `undo_log` hold the peaks so far that no later peak reaches, each with its tick. When a lifetime
+/// ends, bisection finds the highest peak since its beginning.
 fn sweep(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, common: &mut LifetimeFacts) {
     let order = &tables.order[..common.taken];
     let by_end = &mut tables.by_key[..common.taken];
@@ -272,7 +273,7 @@ fn pad(lifetime: &Lifetime, align: Align) -> u64 {
     aligned(lifetime.bytes, align) - lifetime.bytes
 }
 
-/// Returns the highest peak since `begin`, which is the earliest one not before it.
+/// Returns the highest peak since `begin`: the earliest of the peaks that are not before it.
 fn highest_since(peaks: &[UndoRecord], begin: u32) -> u64 {
     let at = peaks.partition_point(|peak| peak.item < begin);
     peaks.get(at).map_or(0, |peak| peak.lowest)

@@ -1,4 +1,4 @@
-//! Short runs under many heuristics: the next one, with its order and budget.
+//! Short runs under many heuristics: chooses the next run, with its order and budget.
 
 use super::choose::Heuristic;
 use super::item::Item;
@@ -7,7 +7,7 @@ use super::tables::PackTables;
 /// Number of steps in the shortest run for a small part of the problem.
 const MIN_RUN_STEPS: u64 = 500;
 
-/// The rank of the items of a run; larger first.
+/// The key by which a run ranks items; larger keys come first.
 #[derive(Clone, Copy, Debug)]
 enum Rank {
     Bytes,
@@ -42,7 +42,7 @@ const HEURISTICS: [Heuristic; 8] = [
     Heuristic::SpareByDeaths,
 ];
 
-/// The share of chance in the ranks, from 0 to 1.
+/// The share of randomness in the ranks, from 0 to 1.
 const NOISES: [f64; 4] = [0.0, 0.1, 0.3, 0.6];
 
 /// Weight that puts live bytes before anything else.
@@ -94,12 +94,12 @@ impl Restarts {
         (self.random() % count as u64) as usize
     }
 
-    /// Returns a number from 0 to 1, 1 excluded.
+    /// Returns a random number from 0 to 1, 1 excluded.
     fn fraction(&mut self) -> f64 {
         (self.random() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns the next number of SplitMix64 of Steele, Lea and Flood.
+    /// Returns the next number of the generator SplitMix64 (Steele, Lea and Flood).
     fn random(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.state;

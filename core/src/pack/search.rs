@@ -1,12 +1,12 @@
-//! The search for one part and one height: place or raise, and undo.
+//! The search for a packing of one part within one height: places or raises items, and undoes that.
 //!
 //! # Invariants
-//! * PACK1 `rest` of an unplaced item is its offset on the placed items it meets, lifted over pins it cannot pass and
-//!   to its alignment; `lowest >= rest`, and a placed item lies at `lowest`.
+//! * PACK1 `rest` of an unplaced item is the offset at which it rests on the placed items that it meets, moved up past
+//!   pins in its way and to its alignment. `lowest >= rest`, and a placed item lies at `lowest`.
 //! * PACK2 an item is placed only while no unplaced neighbour's `lowest` is below its own, so no item is placed under
 //!   it afterwards.
 //! * PACK3 `floor` of a section outside `dirty` is the least `lowest` of its unplaced items.
-//! * PACK4 the records of `undo_log` from the mark of a choice on restore the offsets from before the choice.
+//! * PACK4 the records of `undo_log` from the mark of a choice onwards restore the offsets from before the choice.
 
 use super::bucket::aligned;
 use super::choose::{Heuristic, choose};
@@ -21,13 +21,13 @@ pub(super) enum SearchOutcome {
     Open,
     /// Every item is placed under the height.
     Packed,
-    /// No packing of this part is that low.
+    /// This part has no packing within the height.
     Impossible,
     /// The undo log does not fit its table.
     NoRoom,
 }
 
-/// Factor by which each death weighs more than the one before it.
+/// Factor by which each death weighs more than the previous death.
 const MORE_PER_DEATH: f64 = 1.01;
 /// Weight above which all weights are scaled down.
 const MAX_DEATHS: f64 = 1e100;
@@ -41,14 +41,14 @@ pub(super) struct PackSearch {
     max_pad_bytes: u64,
     /// The height to meet.
     pub(super) height: u64,
-    /// The height with the padding allowed to sizes that are rounded up: no top lies above it.
+    /// The height plus the padding from rounding sizes up. No top lies above this.
     pub(super) limit: u64,
     pub(super) unplaced: usize,
     undo_log: usize,
     choices: usize,
-    /// Sections whose floors must be computed again.
+    /// Sections whose floors must be recomputed.
     dirty: (u32, u32),
-    /// Whether the present choices may still lead to a packing.
+    /// Whether the current choices may still lead to a packing.
     alive: bool,
     /// The section where the last branch died.
     pub(super) died: usize,
@@ -59,7 +59,7 @@ pub(super) struct PackSearch {
 }
 
 impl PackSearch {
-    /// Creates the search of a loaded part.
+    /// Creates the search for a loaded part.
     pub(super) const fn new(items: usize, sections: usize, common: &LifetimeFacts) -> Self {
         Self {
             items,
@@ -80,7 +80,7 @@ impl PackSearch {
         }
     }
 
-    /// Restarts, with nothing placed, for packings of at most `height`.
+    /// Restarts the search, with nothing placed, for packings of at most `height`.
     pub(super) fn start(
         &mut self,
         tables: &mut PackTables<'_>,
@@ -135,7 +135,7 @@ impl PackSearch {
             self.records += records;
             let item = tables.items[index];
             if item.lowest > item.rest {
-                // Decided before: it does not lie where it rests.
+                // It was decided before that the item does not lie where it rests.
                 self.alive = self.raise(tables, index)
                     && tables.items[index].lowest > item.lowest
                     && self.check(tables);
@@ -226,8 +226,8 @@ impl PackSearch {
         self.soil(item.lo, item.hi);
     }
 
-    /// Raises the item above where it rests: some unplaced neighbour then lies below its top there. Returns whether
-    /// that is possible.
+    /// Raises the item above the offset at which it rests. Some unplaced neighbour must then lie in the way, below the
+    /// top that the item would have there. Returns whether that is possible.
     fn raise(&mut self, tables: &mut PackTables<'_>, index: usize) -> bool {
         let item = tables.items[index];
         let top = item.rest + item.bytes;
@@ -249,7 +249,7 @@ impl PackSearch {
         true
     }
 
-    /// Raises an item and its twins. The first placed twin may be any of them: if it lies higher, so do the others.
+    /// Raises an item and its twins. Twins can be exchanged, so if the first of them lies higher, so do the others.
     fn raise_with_twins(&mut self, tables: &mut PackTables<'_>, index: usize) -> bool {
         if !self.raise(tables, index) {
             return false;
@@ -264,7 +264,7 @@ impl PackSearch {
         })
     }
 
-    /// Returns the lowest offset from `offset` on that is aligned and clear of unplaced pins.
+    /// Returns the lowest offset, not below `offset`, that is aligned and clear of unplaced pins.
     fn lifted(&mut self, tables: &PackTables<'_>, index: usize, offset: u64) -> u64 {
         let item = &tables.items[index];
         let mut offset = aligned(offset, item.align);
@@ -272,7 +272,8 @@ impl PackSearch {
             return offset;
         }
         let neighbours = &tables.neighbours[item.range()];
-        // Pins in order of their offsets, such as ranges in use already, take one round and a check.
+        // Pins in the order of their offsets, such as ranges already in use, take one round and a second one as a
+        // check.
         loop {
             let before = offset;
             for &other in neighbours {
@@ -289,7 +290,7 @@ impl PackSearch {
         }
     }
 
-    /// Changes an item's offsets, and records the old ones to restore.
+    /// Changes an item's offsets, and records the old ones so that they can be restored.
     fn set(&mut self, tables: &mut PackTables<'_>, index: usize, rest: u64, lowest: u64) {
         let Some(undo) = tables.undo_log.get_mut(self.undo_log) else {
             self.no_room = true;
@@ -324,7 +325,7 @@ impl PackSearch {
         self.dirty = (self.dirty.0.min(lo), self.dirty.1.max(hi));
     }
 
-    /// Computes floors again where they may have changed. Returns whether the unplaced bytes fit above them.
+    /// Recomputes floors where they may have changed. Returns whether the unplaced bytes fit above them.
     fn check(&mut self, tables: &mut PackTables<'_>) -> bool {
         let (from, to) = self.dirty;
         let dirty = from as usize..to.max(from) as usize;

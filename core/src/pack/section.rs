@@ -1,7 +1,7 @@
-//! Time cut into sections: loads a part into the tables of the search.
+//! Cuts time into sections and loads a part into the tables of the search.
 //!
-//! A section is a moment at which as many lifetimes of the part live together as possible: one before each end that
-//! follows a beginning. Two lifetimes meet if and only if they share a section, so ticks matter in no other way.
+//! A section is a moment at which as many lifetimes of the part live together as possible. There is one before each end
+//! that follows a beginning. Two lifetimes meet if and only if they share a section, so the search needs no ticks.
 
 use crate::pack::Lifetime;
 
@@ -10,10 +10,10 @@ use super::item::Item;
 use super::tables::{PackTables, Part};
 use crate::units::Align;
 
-/// One section of time, with the search's knowledge of it.
+/// One section of time, with the state that the search keeps for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
-    /// The lowest offset of any unplaced item here.
+    /// The lowest offset of any unplaced item in the section.
     pub(super) floor: u64,
     /// Bytes of unplaced items.
     pub(super) left: u64,
@@ -30,8 +30,8 @@ impl Section {
     };
 }
 
-/// Fills `items`, `sections` and `neighbours`. Returns the number of items and of sections, or `None` if the
-/// neighbours do not fit.
+/// Fills `items`, `sections` and `neighbours`. Returns the number of items and of sections, or `None` if the neighbours
+/// do not fit their table.
 pub(super) fn load(
     lifetimes: &[Lifetime],
     tables: &mut PackTables<'_>,
@@ -54,7 +54,8 @@ pub(super) fn load(
     }
     let sections = cut(lifetimes, tables, count);
     let items = &mut tables.items[..count];
-    // Done first, since an item has at most one section more than it has neighbours, which therefore bound the rest.
+    // This comes first: an item has at most one section more than it has neighbours, so the neighbours that fit bound
+    // the rest of the work.
     meet(items, tables.neighbours)?;
     for section in &mut tables.sections[..sections] {
         *section = Section::VACANT;

@@ -1,4 +1,4 @@
-//! The highest top at each moment, by a tree over time: raised and queried for whole ranges.
+//! The highest top at each moment, kept in a tree over time. Tops are raised and queried for whole ranges.
 //!
 //! # Cost
 //! Each operation is O(log n).
@@ -9,8 +9,9 @@ use super::tables::UndoRecord;
 
 /// The highest tops over moments `0..count`.
 ///
-/// Node 0 stands for all cells of time; a node's left half follows it, and then its right half. `lowest` of a node is
-/// the highest top in it, and `rest` is the highest of the tops that were raised over all of it.
+/// Node 0 stands for all cells of time. A node is followed by the nodes of its left half, and then by those of its
+/// right half. `lowest` of a node is the highest top in it, and `rest` is the highest top that was raised over all of
+/// it.
 pub(super) struct Skyline<'a> {
     nodes: &'a mut [UndoRecord],
     cells: usize,
@@ -19,7 +20,7 @@ pub(super) struct Skyline<'a> {
 }
 
 impl<'a> Skyline<'a> {
-    /// Creates a skyline with nothing raised, over `count` moments. `nodes` is not empty.
+    /// Creates a skyline over `count` moments, with nothing raised. `nodes` must not be empty.
     pub(super) fn new(nodes: &'a mut [UndoRecord], count: usize) -> Self {
         let mut shift = 0;
         while 2 * ((count >> shift) + 1) > nodes.len() && count >> shift > 0 {
@@ -35,7 +36,7 @@ impl<'a> Skyline<'a> {
         }
     }
 
-    /// Returns the highest top in the range, which is not empty.
+    /// Returns the highest top in the range, which must not be empty.
     pub(super) fn highest(&self, range: Range<usize>) -> u64 {
         self.highest_in(0, 0..self.cells, &self.cells_of(range))
     }

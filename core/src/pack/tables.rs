@@ -4,24 +4,25 @@ use super::bucket::{BUCKET_ITEMS, Bucket};
 use super::item::Item;
 use super::section::Section;
 
-/// Maximum number of neighbours, 4 bytes each: each pair that meets counts from both sides. Problems with more are
-/// packed greedily only.
+/// Maximum number of neighbours, of 4 bytes each. A pair of lifetimes that meet counts twice. Problems with more
+/// neighbours are only packed greedily.
 const MAX_NEIGHBOURS: usize = 1 << 22;
-/// Maximum number of undo records beyond those of a small problem, 24 bytes each.
+/// Maximum number of undo records beyond those of a small problem, of 24 bytes each.
 const MAX_PAIR_RECORDS: usize = 1 << 20;
 
 /// Lengths of the tables for a number of lifetimes.
 ///
-/// The tables take about 450 bytes a lifetime, and at most 40 MiB for pairs of lifetimes that meet.
+/// The tables take about 450 bytes per lifetime, and at most 40 MiB for pairs of lifetimes that meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackSizes {
     /// Length of `buckets`.
     pub buckets: usize,
-    /// Length of `neighbours`. With fewer, the search leaves out parts that need more.
+    /// Length of `neighbours`. The table may be shorter; the search then leaves out parts that need more.
     pub neighbours: usize,
-    /// Length of `undo_log`. With fewer, down to one a lifetime, runs of the search may end early.
+    /// Length of `undo_log`. The table may be shorter, down to one record per lifetime; runs of the search may then end
+    /// early.
     pub undo_log: usize,
-    /// Length of all other tables: one record a lifetime.
+    /// Length of all other tables: one record per lifetime.
     pub lifetimes: usize,
 }
 
@@ -30,7 +31,7 @@ impl PackSizes {
     pub const fn new(count: usize) -> Self {
         let pairs = count.saturating_mul(count);
         Self {
-            // A bucket that is split leaves two halves full.
+            // Splitting a full bucket leaves two that are half full.
             buckets: count / (BUCKET_ITEMS / 2) + 2,
             neighbours: if pairs < MAX_NEIGHBOURS {
                 pairs
@@ -65,7 +66,7 @@ pub struct PackTables<'t> {
     pub keys: &'t mut [f64],
     /// The parts of a split problem.
     pub parts: &'t mut [Part],
-    /// The buckets of time.
+    /// The placed blocks, by offset.
     pub buckets: &'t mut [Bucket],
     /// Items under search.
     pub items: &'t mut [Item],
@@ -82,7 +83,7 @@ pub struct PackTables<'t> {
 }
 
 impl PackTables<'_> {
-    /// Lends the tables again.
+    /// Reborrows the tables.
     pub fn lend(&mut self) -> PackTables<'_> {
         PackTables {
             offsets: self.offsets,
@@ -103,18 +104,18 @@ impl PackTables<'_> {
     }
 }
 
-/// Lifetimes that meet, directly or through others: a problem of its own.
+/// Lifetimes that meet, directly or through others. Each part is a problem of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Its start in the order by first tick.
+    /// The part's start in the order by first tick.
     pub(super) start: u32,
-    /// Its end in that order.
+    /// The part's end in that order.
     pub(super) end: u32,
     /// The best height so far.
     pub(super) height: u64,
     /// A lower bound on the height of its packings.
     pub(super) lower: u64,
-    /// Whether the tables of the search cannot hold it.
+    /// Whether the part does not fit the tables of the search.
     pub(super) too_wide: bool,
 }
 

@@ -4,11 +4,11 @@ use core::fmt;
 
 use crate::pack::Lifetime;
 
-/// The fault of a packing. Indices are those of the lifetimes.
+/// A fault in a packing. Indices are those of the lifetimes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Invalid {
-    /// There must be one offset for each lifetime.
+    /// The number of offsets is not the number of lifetimes.
     Count {
         /// Number of lifetimes.
         lifetimes: usize,
@@ -62,7 +62,7 @@ impl core::error::Error for Invalid {}
 /// Lifetimes that are empty or have no bytes take no space, and their offsets do not matter.
 ///
 /// # Errors
-/// The first fault.
+/// The first fault found.
 pub fn validate(lifetimes: &[Lifetime], offsets: &[u64]) -> Result<u64, Invalid> {
     if lifetimes.len() != offsets.len() {
         return Err(Invalid::Count {

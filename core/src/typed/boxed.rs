@@ -26,7 +26,7 @@ impl<T: ?Sized> Values<T> {
 
 impl<T: ?Sized> Drop for Values<T> {
     fn drop(&mut self) {
-        // SAFETY: the values are this box's alone (TYPED1), initialised (TYPED3), and dropped once.
+        // SAFETY: the values belong to this box alone (TYPED1), are initialised (TYPED3), and are dropped once.
         unsafe { self.start.drop_in_place() };
     }
 }
@@ -34,7 +34,7 @@ impl<T: ?Sized> Drop for Values<T> {
 /// A block that is freed on drop.
 pub(super) struct OwnedBlock<'a, A: HostMemory + ?Sized> {
     allocator: &'a A,
-    /// The block, `None` for no bytes.
+    /// The block, or `None` if the values have no bytes.
     block: Option<Block>,
 }
 
@@ -53,8 +53,8 @@ impl<A: HostMemory + ?Sized> Drop for OwnedBlock<'_, A> {
     }
 }
 
-/// Values in memory of an allocator. Dropping the box drops the values and frees the memory, even if one of the drops
-/// panics.
+/// Owned values in memory of an allocator. Dropping the box drops the values and frees the memory, even if dropping a
+/// value panics.
 pub struct TypedBox<'a, T: ?Sized, A: HostMemory + ?Sized> {
     /// Declared before the memory, so that the values are dropped first.
     values: Values<T>,
@@ -63,7 +63,7 @@ pub struct TypedBox<'a, T: ?Sized, A: HostMemory + ?Sized> {
 
 // SAFETY: the values are owned (TYPED1), and the allocator is only shared.
 unsafe impl<T: ?Sized + Send, A: HostMemory + ?Sized + Sync> Send for TypedBox<'_, T, A> {}
-// SAFETY: a shared box gives access to shared values only.
+// SAFETY: a shared box gives only shared access to the values.
 unsafe impl<T: ?Sized + Sync, A: HostMemory + ?Sized + Sync> Sync for TypedBox<'_, T, A> {}
 
 impl<'a, T: ?Sized, A: HostMemory + ?Sized> TypedBox<'a, T, A> {
@@ -73,7 +73,7 @@ impl<'a, T: ?Sized, A: HostMemory + ?Sized> TypedBox<'a, T, A> {
         Self { values, memory }
     }
 
-    /// Returns the allocator of its memory.
+    /// Returns the allocator of the box's memory.
     pub const fn allocator(this: &Self) -> &'a A {
         this.memory.allocator
     }
@@ -85,7 +85,7 @@ impl<'a, T: ?Sized, A: HostMemory + ?Sized> TypedBox<'a, T, A> {
 }
 
 impl<'a, T, A: HostMemory + ?Sized> TypedBox<'a, [MaybeUninit<T>], A> {
-    /// Converts to initialised values.
+    /// Converts the box to a box of initialised values.
     ///
     /// # Safety
     /// All values are initialised.
@@ -105,15 +105,15 @@ impl<T: ?Sized, A: HostMemory + ?Sized> Deref for TypedBox<'_, T, A> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the block is this box's, large enough, and its values initialised (TYPED1 to TYPED3); it is memory
-        // while the allocator is borrowed (TYPED6).
+        // SAFETY: the block belongs to this box, is large enough, and its values are initialised (TYPED1 to TYPED3). It
+        // stays valid memory while the allocator is borrowed (TYPED6).
         unsafe { self.values.start.as_ref() }
     }
 }
 
 impl<T: ?Sized, A: HostMemory + ?Sized> DerefMut for TypedBox<'_, T, A> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`, and the box is borrowed alone, so no other reference to the values exists.
+        // SAFETY: as in `deref`. The box is borrowed exclusively, so no other reference to the values exists.
         unsafe { self.values.start.as_mut() }
     }
 }

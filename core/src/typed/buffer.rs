@@ -1,4 +1,4 @@
-//! [`HostBuffer`]: best fit over a buffer of the caller, with blocks that are memory.
+//! [`HostBuffer`]: best fit over a buffer of the caller.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -19,10 +19,10 @@ use crate::units::{Addr, AddrRange, Granule, round_down, round_up};
 
 /// A [`RegionPool`] over one buffer, behind a lock; `W` is how threads wait for it.
 ///
-/// It manages whole granules of the buffer, without the parts before the first and behind the last. The pool itself
-/// is not accessible, since it frees by address, and blocks are memory here (TYPED5 of the [module](super)). For the
-/// same reason its number is used once in the life of the process: a block left from a former allocator over the same
-/// table or buffer is foreign here.
+/// It manages the granules that lie entirely inside the buffer. The pool itself is not accessible: it could free by
+/// address, which TYPED5 of the [module](super) excludes. For the same reason the allocator's number is used only once
+/// in the life of the process, so that a block left over from an earlier allocator over the same table or buffer is
+/// foreign here.
 pub struct HostBuffer<'t, 'm, W: Wait = Spin> {
     pool: Locked<RegionPool<'t>, W>,
     id: AllocatorId,
@@ -31,13 +31,13 @@ pub struct HostBuffer<'t, 'm, W: Wait = Spin> {
     buffer: PhantomData<&'m mut [MaybeUninit<u8>]>,
 }
 
-// SAFETY: the buffer is borrowed alone, so its only owner may move it to another thread; the lock guards the rest.
+// SAFETY: the buffer is borrowed exclusively, so the borrower may move to another thread; the lock guards the rest.
 unsafe impl<W: Wait> Send for HostBuffer<'_, '_, W> {}
 // SAFETY: a shared reference gives access to blocks only, and each part of the buffer to one caller (BFC1).
 unsafe impl<W: Wait> Sync for HostBuffer<'_, '_, W> {}
 
 impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
-    /// Creates an allocator over all of `buffer`. The growth policy of `config` does not matter: the buffer does not
+    /// Creates an allocator over all of `buffer`. The growth policy of `config` is ignored, because the buffer does not
     /// grow.
     ///
     /// # Errors
@@ -114,9 +114,9 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
 }
 
 // SAFETY: TYPED4: the region is the buffer's, blocks lie inside it at the alignment of their requests, and `start` may
-// access all of it. TYPED5: the buffer is borrowed alone, the pool allocates each address once (BFC1), and memory in
-// use by a stream only with a wait; the pool is not accessible from outside, and no other allocator has its number, so
-// it accepts only its own blocks. TYPED6: the buffer outlives `self`.
+// access all of it. TYPED5: the buffer is borrowed exclusively. The pool allocates each address to one block at a time
+// (BFC1), and memory in use by a stream only with a wait. The pool is not accessible from outside, and no other
+// allocator has its number, so it accepts only its own blocks. TYPED6: the buffer outlives `self`.
 unsafe impl<W: Wait> HostMemory for HostBuffer<'_, '_, W> {
     fn pointer(&self, block: &Block) -> NonNull<u8> {
         // Every address of the buffer fits a `usize` and is not 0.

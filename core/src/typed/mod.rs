@@ -1,25 +1,25 @@
 //! Typed allocation: slices of values in memory of an allocator, dropped and freed like a `Box`.
 //!
-//! Modelled on TensorFlow's `Allocator::Allocate<T>`, with additions: the size is checked, any alignment of `T` is
-//! honoured, the length is kept with the values, and values created before a panic are dropped.
+//! Modelled on TensorFlow's `Allocator::Allocate<T>`, with additions: the size is checked, every alignment of `T` is
+//! supported, the length is kept with the values, and values created before a panic are dropped.
 //!
-//! The core provides numbers, not memory. [`HostMemory`], an unsafe trait, marks allocators that provide memory of the
-//! host; [`HostBuffer`] is such an allocator over a buffer of the caller.
+//! For the core, an address is only a number. The unsafe trait [`HostMemory`] marks allocators whose blocks are memory
+//! of the host. [`HostBuffer`] is such an allocator, over a buffer of the caller.
 //!
 //! Invariants:
-//! * TYPED1 a [`TypedBox`] has its block to itself: the block came from `alloc`, no other code ever saw it, and it is
-//!   freed once, when the box is dropped.
+//! * TYPED1 a [`TypedBox`] is the only user of its block: the block came from `alloc`, no other code has ever seen it,
+//!   and it is freed once, when the box is dropped.
 //! * TYPED2 the block has room for the values at the alignment of their type (TYPED4).
 //! * TYPED3 all values of a box are initialised; a box of `MaybeUninit` promises nothing about them.
 //!
 //! Promises of an implementation of [`HostMemory`]:
 //! * TYPED4 a block is memory of its granted length at an address that is a multiple of the request's alignment, and
 //!   [`pointer`](HostMemory::pointer) may read and write all of it.
-//! * TYPED5 nothing else uses the memory of a block until it is freed, if its request allowed no wait and no memory
-//!   freed after event 0, that is, no memory that queued work may use. Safe code cannot free a block without the block
-//!   itself: there is no free by address, no way to make a block from numbers, and no other allocator, now or ever, has
-//!   a block that passes for it.
-//! * TYPED6 the block is memory as long as the allocator is borrowed.
+//! * TYPED5 nothing else uses the memory of a block until the block is freed. This is promised if the request allowed
+//!   no wait and no memory freed after event 0, that is, no memory that queued work may use. Safe code cannot free a
+//!   block without the block itself: it cannot free by address, and it cannot make a block from numbers. No other
+//!   allocator, now or later, has a block that this one would accept as its own.
+//! * TYPED6 a block stays valid memory as long as the allocator is borrowed.
 
 mod boxed;
 mod buffer;
@@ -40,14 +40,14 @@ pub use buffer::HostBuffer;
 /// An allocator whose blocks are memory that this program may read and write.
 ///
 /// # Safety
-/// TYPED4, TYPED5 and TYPED6 of the [module](self).
+/// The implementation keeps TYPED4, TYPED5 and TYPED6 of the [module](self).
 pub unsafe trait HostMemory: BlockAllocator {
-    /// Returns the start of a block's memory, valid for all of it. For a block of another allocator, returns any
-    /// pointer.
+    /// Returns a pointer to the start of a block's memory, valid for all of it. For a block of another allocator, the
+    /// pointer may have any value.
     fn pointer(&self, block: &Block) -> NonNull<u8>;
 }
 
-// SAFETY: a reference allocates blocks of the allocator it refers to, which keeps the promises.
+// SAFETY: a reference allocates blocks from the allocator to which it refers, and this allocator keeps the promises.
 unsafe impl<A: HostMemory + ?Sized> HostMemory for &A {
     fn pointer(&self, block: &Block) -> NonNull<u8> {
         (**self).pointer(block)
@@ -60,7 +60,7 @@ unsafe impl<A: HostMemory + ?Sized> HostMemory for &A {
 /// A value whose bytes are all 0 is a value of the type.
 pub unsafe trait Zeroable {}
 
-/// Types whose bytes are numbers.
+/// The types that are [`Zeroable`].
 mod zeroable {
     use super::Zeroable;
 
@@ -117,7 +117,7 @@ mod zeroable {
 /// ```
 ///
 /// # Errors
-/// [`AllocError`]; no value was created then.
+/// [`AllocError`]; in that case no value has been created.
 pub fn alloc_slice_with<T, A: HostMemory + ?Sized>(
     allocator: &A,
     len: usize,
