@@ -1,4 +1,4 @@
-//! The bytes around a guarded block: their lengths, and how they are written and compared.
+//! The guards around a block: their sizes, and how they are written and compared.
 
 use super::damage::{ChangedByte, find_change};
 use super::{CheckError, Damage, OnDamage, Which};
@@ -8,31 +8,33 @@ use crate::error::{AccessError, AllocError};
 use crate::stream::{StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange, round_up};
 
-/// The pattern in front of a block.
+/// The pattern before a block.
 const FRONT: Pattern = Pattern::of_u8(0xab);
-/// The pattern behind a block.
+/// The pattern after a block.
 const TAIL: Pattern = Pattern::of_u8(0xcd);
 
-/// The guards of a block. Sizes in bytes.
+/// The configuration of the guards. Sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GuardConfig {
-    /// Minimum bytes in front of a block; the guard has this length, rounded up to the requested alignment. Each block
-    /// starts at a multiple of this length if that is a power of two of at most the granule of the allocator below.
+    /// Minimum size of the guard before a block. The guard's actual size is this, rounded up to the requested
+    /// alignment. If this is a power of two and at most the granule of the allocator below, each block starts at a
+    /// multiple of it.
     pub front_bytes: u64,
-    /// Minimum bytes behind a block.
+    /// Minimum size of the guard after a block.
     pub tail_bytes: u64,
-    /// Whether the front guard grows with the alignment. If not, blocks are only as aligned as `front_bytes` is.
+    /// Whether the front guard is rounded up to the requested alignment. If not, blocks are only as aligned as
+    /// `front_bytes` is.
     pub keeps_alignment: bool,
     /// Whether the tail guard extends to the end of the granted bytes.
     pub fills_slack: bool,
-    /// Whether a request for no bytes yields a block, with an empty range; otherwise it is an error.
+    /// Whether a request for 0 bytes yields a block with an empty range. If not, such a request is an error.
     pub zero_size: bool,
     /// Treatment of damaged blocks.
     pub on_damage: OnDamage,
 }
 
 impl GuardConfig {
-    /// Creates the default: at least 16 bytes on both sides.
+    /// Creates the default: at least 16 bytes on each side.
     pub const fn new() -> Self {
         Self {
             front_bytes: 16,
@@ -44,8 +46,8 @@ impl GuardConfig {
         }
     }
 
-    /// Creates the configuration of TensorFlow's `GPUDebugAllocator`: 16 bytes before and 16 directly after, whatever
-    /// the alignment, and blocks of no bytes.
+    /// Creates the configuration of TensorFlow's `GPUDebugAllocator`: 16 bytes before the block and 16 directly after
+    /// it, whatever the alignment. Requests for 0 bytes yield blocks.
     pub const fn tensorflow() -> Self {
         Self {
             keeps_alignment: false,
@@ -55,7 +57,7 @@ impl GuardConfig {
         }
     }
 
-    /// Returns the bytes of the front guard, and of all three parts, for a request.
+    /// Returns the size of the front guard for a request, and the total size of both guards and the block.
     pub(super) fn layout(&self, request: &Request) -> Result<(u64, u64), AllocError> {
         if request.bytes == 0 && !self.zero_size {
             return Err(AllocError::ZeroSize);
@@ -81,7 +83,7 @@ impl Default for GuardConfig {
     }
 }
 
-/// The shape of a block and its guards, as a row keeps it.
+/// The shape of a block and its guards, as kept in a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BandShape {
     /// First address of the front guard.
@@ -93,7 +95,7 @@ pub(super) struct BandShape {
     pub(super) bytes: u64,
     pub(super) tail_bytes: u64,
     pub(super) id: u64,
-    /// The stream for which it was requested; its guards are read there unless the free names another stream.
+    /// The stream for which the block was requested. The guards are read on it unless the free names another stream.
     pub(super) stream: StreamId,
 }
 
@@ -109,7 +111,7 @@ impl BandShape {
     fn error(&self, which: Which, start: i64, change: &ChangedByte) -> CheckError {
         CheckError::Damaged(Damage {
             which,
-            // Ranges of memory are shorter than 2^62 bytes (granules are at most 2^30, counts 2^32).
+            // A range of memory is shorter than 2^62 bytes: it has at most 2^32 granules of at most 2^30 bytes.
             offset: start + change.offset as i64,
             expected: change.expected,
             found: change.found,
@@ -119,7 +121,7 @@ impl BandShape {
         })
     }
 
-    /// Writes both guards, after the point for which the block's stream must wait.
+    /// Writes both guards, after a wait of the block's stream for `wait`.
     pub(super) fn write<M: MemoryAccess>(
         &self,
         access: &M,
@@ -137,7 +139,7 @@ impl BandShape {
         Ok(())
     }
 
-    /// Returns the first change of the guards, the front one first.
+    /// Compares both guards, the front one first, and returns the first change as an error.
     pub(super) fn compare<M: MemoryAccess>(
         &self,
         access: &M,

@@ -1,4 +1,4 @@
-//! The findings of a check, as values, and the list in which they wait.
+//! The findings of a check, and the list in which they are kept.
 
 use core::fmt;
 
@@ -13,11 +13,11 @@ use crate::units::{Addr, AddrRange};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Which {
-    /// Bytes in front of the block, from a write at a negative index.
+    /// Bytes before the block, changed by a write at a negative index.
     Front,
-    /// Bytes behind the block, from a write past the end.
+    /// Bytes after the block, changed by a write past the end.
     Tail,
-    /// Bytes of the block itself, after it was freed.
+    /// Bytes of the block itself, changed after it was freed.
     Freed,
 }
 
@@ -25,19 +25,19 @@ pub enum Which {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Damage {
-    /// The place of the byte.
+    /// The part in which the byte lies.
     pub which: Which,
-    /// Its distance from the block's first byte, negative in front of it.
+    /// The byte's distance from the block's first byte; negative before the block.
     pub offset: i64,
-    /// The value of the pattern there.
+    /// The byte's value in the pattern.
     pub expected: u8,
-    /// The value found there.
+    /// The value that was found.
     pub found: u8,
     /// First address of the block.
     pub addr: Addr,
     /// Bytes of the block: the requested ones if a guard was damaged, the granted ones if the block was freed.
     pub bytes: u64,
-    /// The block's number among the allocations, 0 if they are not counted.
+    /// The block's allocation number; 0 if allocations are not numbered.
     pub id: u64,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Damage {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// Bytes were written that must not be written.
+    /// Bytes that must not be written were written.
     Damaged(Damage),
     /// The bytes could not be read or prepared, so their state is unknown.
     Access {
@@ -110,7 +110,7 @@ pub struct FindingCounts {
     pub damaged: u64,
     /// Blocks that could not be read or filled.
     pub unreachable: u64,
-    /// Findings for which the list had no place. The list keeps the oldest, which are nearest the cause.
+    /// Findings for which the list had no place. The list keeps the oldest findings, which are nearest to the cause.
     pub unlisted: u64,
     /// Blocks kept out of use, through [`OnDamage::Keep`].
     pub kept_blocks: u64,
@@ -118,7 +118,7 @@ pub struct FindingCounts {
     pub kept_bytes: u64,
 }
 
-/// Maximum number of findings kept until they are taken. A single cause mostly shows in the first few.
+/// Maximum number of findings kept until they are taken. A single cause usually shows in the first few.
 const FINDINGS: usize = 16;
 
 /// Findings in the order in which they were made.
@@ -163,7 +163,7 @@ impl DamageList {
     }
 }
 
-/// Bytes read in one call, into a buffer on the stack; a multiple of every pattern.
+/// Number of bytes read in one call, into a buffer on the stack; a multiple of every pattern's length.
 const WINDOW: usize = 1024;
 
 /// A byte that differs from the pattern.
@@ -185,9 +185,9 @@ pub(super) fn find_change<M: MemoryAccess>(
     let mut done = 0;
     while done < range.bytes() {
         let take = (range.bytes() - done).min(WINDOW as u64);
-        // At most a window, so it fits the buffer.
+        // `take` is at most a window, so it fits the buffer.
         let window = buffer.get_mut(..take as usize).unwrap_or_default();
-        // Inside the range, whose end is a 64-bit number.
+        // The address lies inside the range, so the sum does not overflow.
         access.read(stream, Addr::new(range.start().get() + done), window)?;
         for (found, offset) in window.iter().zip(done..) {
             let expected = pattern.at(offset);

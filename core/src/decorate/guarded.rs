@@ -1,4 +1,4 @@
-//! [`Guarded`]: known bytes in front of every block and behind it, compared when the block is freed.
+//! [`Guarded`]: known bytes before and after every block, which are compared when the block is freed.
 //!
 //! ```text
 //! below     |<------------------- granted -------------------->|
@@ -6,12 +6,12 @@
 //! caller                         ^ block
 //! ```
 //! The front guard is a multiple of the requested alignment, so the block keeps that alignment. The tail guard begins
-//! with the byte behind the requested ones and fills all that was granted, so writes into the slack are found too.
+//! directly after the requested bytes and fills the rest of the granted bytes, so writes into the slack are found too.
 //!
 //! # Invariants
-//! * GUARD1 a used row's guards were written whole before its block was returned, and are not written again.
-//! * GUARD2 only the free of its block takes a row, and not while the row is pinned. So the holder of the block, or of
-//!   a pin, may read the block's guards: the memory below is not free.
+//! * GUARD1 the guards of a used row were written completely before its block was returned, and are not written again.
+//! * GUARD2 a row's entry is taken only by the free of its block, and not while the row is pinned. So a thread that
+//!   holds the block or a pin may read the guards: their memory is not free in the allocator below.
 
 use super::bands::{BandShape, GuardConfig};
 use super::damage::DamageList;
@@ -30,7 +30,7 @@ use crate::units::Addr;
 struct Guard {
     inner: Block,
     shape: BandShape,
-    /// Number of checks that are reading its guards.
+    /// Number of checks that are reading the guards.
     pins: u32,
 }
 
@@ -47,9 +47,9 @@ struct GuardState {
 
 /// Puts guards around every block and compares them when the block is freed, or on request.
 ///
-/// Every live block takes a row of the table. An allocation writes both guards, and a free or a check reads them. That
-/// is O(guards + slack), and the host waits for the stream if the memory is a device's. Free every block before this is
-/// dropped: any other block stays live below.
+/// Every live block takes a row of the table. An allocation writes both guards, and a free or a check reads them, which
+/// costs O(guards + slack). If the memory is a device's, the host waits for the stream. Free every block before this is
+/// dropped: a block that is not freed stays live in the allocator below.
 ///
 /// ```
 /// use larder_core::decorate::{CheckError, GuardConfig, Guarded, Which};
@@ -94,8 +94,8 @@ impl<A: BlockAllocator, M: MemoryAccess> Guarded<A, M> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
-    /// Guards the blocks of `inner`, at most `blocks` at a time; `W` is how threads wait for the lock, and for a check
-    /// that still reads a block to be freed.
+    /// Guards the blocks of `inner`, at most `blocks` at a time; `W` is how threads wait for the lock, and how a free
+    /// waits for a check that is reading the same block.
     ///
     /// # Errors
     /// [`ConfigError::Heap`] if the heap has no memory for the table.
@@ -121,26 +121,26 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         &self.inner
     }
 
-    /// Returns the bytes that the allocator below granted for the block: its own bytes, both guards and the slack.
-    /// `None` if the block is not one of this allocator's.
+    /// Returns the bytes that the allocator below granted for the block: the requested bytes, both guards and the
+    /// slack. Returns `None` if the block is not from this allocator.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
         self.state
             .with(|state| Some(state.rows.find(block)?.inner.bytes()))
     }
 
-    /// Compares the guards of a block, after the work of the stream for which it was requested.
+    /// Compares the guards of a block, after the work queued on the stream for which the block was requested.
     ///
     /// # Errors
-    /// [`CheckError`]; the block is as it was.
+    /// [`CheckError`]; the block is not changed.
     pub fn check(&self, block: &Block) -> Result<(), CheckError> {
         let shape = self.state.with(|state| Some(state.rows.find(block)?.shape));
-        // The block is borrowed, so it cannot be freed here (GUARD2).
+        // The block is borrowed, so it cannot be freed meanwhile (GUARD2).
         let shape = shape.ok_or(CheckError::Unknown)?;
         shape.compare(&self.access, shape.stream)
     }
 
     /// Compares the guards of all blocks and calls `found` for each finding. Returns the number of findings. Blocks
-    /// allocated at the same time may be left out. Damage is found again when the block is freed.
+    /// that are allocated meanwhile may be left out. Damage is found once more when the block is freed.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
         let last = self.state.with(|state| state.rows.used());
@@ -166,7 +166,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         finds
     }
 
-    /// Takes the oldest finding of a free.
+    /// Removes and returns the oldest finding of a free.
     pub fn take_finding(&self) -> Option<CheckError> {
         self.state.with(|state| state.findings.take())
     }
@@ -192,7 +192,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         let shape = BandShape {
             base,
             front_bytes,
-            // Inside the granted range.
+            // The sum lies inside the granted range.
             addr: base.checked_add(front_bytes).unwrap_or(base),
             bytes: request.bytes,
             tail_bytes: self.config.tail_bytes.saturating_add(spare),
@@ -208,7 +208,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         }
     }
 
-    /// Takes the entry behind a block, once no check reads its guards.
+    /// Takes the entry of a block, once no check is reading its guards.
     fn take(&self, block: &Block) -> Option<Guard> {
         loop {
             let taken = self.state.with(|state| match state.rows.find(block) {
@@ -223,11 +223,11 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         }
     }
 
-    /// Frees a block, after the point if there is one. Returns the finding of its guards, or `None` if they were
-    /// intact. The block is gone in either case, and a finding also waits in [`take_finding`](Self::take_finding).
+    /// Frees a block, after the point if there is one. Returns the finding, or `None` if the guards were intact. The
+    /// caller has given up the block in either case. A finding is also kept for [`take_finding`](Self::take_finding).
     ///
     /// # Errors
-    /// Returns the block.
+    /// The block is returned if it is not from this allocator or the allocator below refuses the free.
     pub fn free_checked(
         &self,
         block: Block,
@@ -240,7 +240,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         let stream = point.map_or(shape.stream, |point| point.stream);
         let find = shape.compare(&self.access, stream).err();
         if matches!(find, Some(CheckError::Damaged(_))) && self.config.on_damage == OnDamage::Keep {
-            // The block is dropped, so it stays live below.
+            // The block is dropped, not freed, so it stays live in the allocator below.
             let kept = inner.bytes();
             self.gone(handle, find, Some(kept));
             return Ok(find);
@@ -276,7 +276,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, M, W> {
-    /// Allocates a block of the allocator below with its guards, written after the point for which the grant waits.
+    /// Allocates a block from the allocator below and writes its guards, after a wait for the grant's point if it has
+    /// one.
     ///
     /// Fails with [`AllocError::TableFull`] if no row is vacant, and with [`AllocError::Access`] if the guards could
     /// not be written. The sizes in an error of the allocator below include the guards' bytes.
@@ -309,20 +310,20 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, 
         })
     }
 
-    /// Frees the block whatever the state of its guards, which are read on the point's stream, after the work queued
-    /// there. A finding waits in [`take_finding`](Guarded::take_finding); [`free_checked`](Guarded::free_checked)
-    /// returns it.
+    /// Frees the block whatever the state of its guards. They are read on the point's stream, after the work queued
+    /// there. A finding is kept for [`take_finding`](Guarded::take_finding); [`free_checked`](Guarded::free_checked)
+    /// also returns it.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.free_checked(block, point).map(drop)
     }
 
-    /// Returns the bytes without the guards.
+    /// Returns the requested bytes, without the guards.
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
         self.state
             .with(|state| Some(state.rows.find(block)?.shape.bytes))
     }
 
-    /// Returns the number from the allocator below; also `None` if that allocator has no numbers.
+    /// Returns the allocation number from the allocator below, or `None` if that allocator has no numbers.
     fn allocation_id(&self, block: &Block) -> Option<u64> {
         let id = self
             .state
@@ -330,7 +331,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, 
         id.filter(|id| *id > 0)
     }
 
-    /// Returns the counters of the allocator below: its bytes include guards.
+    /// Returns the counters of the allocator below, whose bytes include the guards.
     fn stats(&self) -> Stats {
         self.inner.stats()
     }
@@ -339,7 +340,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, 
         self.inner.clear_stats();
     }
 
-    /// Returns `true`: sizes are in the rows. Numbers are those of the allocator below.
+    /// Returns `true`: sizes are in the rows.
     fn tracks_sizes(&self) -> bool {
         true
     }

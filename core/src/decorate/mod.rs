@@ -1,35 +1,37 @@
-//! Decorators: allocators around an allocator, which count, guard, fill and quarantine its blocks.
+//! Decorators: allocators that wrap another allocator and count, guard, fill or quarantine its blocks.
 //!
-//! Each is a [`BlockAllocator`] over another one, forwards every method, and keeps its state in tables on the heap,
-//! allocated when it is created. Memory is accessed through a [`MemoryAccess`](crate::MemoryAccess), so the same
-//! decorators serve a buffer, the host's memory and a device's. Three of the ideas are TensorFlow's
-//! (`TrackingAllocator`, `GPUDebugAllocator`, `GPUNanResetAllocator`); the quarantine is known from memory checkers.
+//! Each decorator is a [`BlockAllocator`] over another one and forwards every method. It keeps its state in tables on
+//! the heap, which are allocated when it is created. It accesses memory through a
+//! [`MemoryAccess`](crate::MemoryAccess), so the same decorators serve a buffer, host memory and device memory. Three
+//! of the decorators follow TensorFlow's (`TrackingAllocator`, `GPUDebugAllocator`, `GPUNanResetAllocator`). The
+//! quarantine is known from memory checkers.
 //!
 //! | decorator | finds | costs |
 //! |---|---|---|
-//! | [`Tracked`] | how much was allocated, when, and what is not freed | a record each call |
-//! | [`Guarded`] | writes in front of a block and behind it | at least 32 bytes a block, two writes and two reads |
-//! | [`Quarantined`] | writes to a freed block | the memory of waiting blocks, a fill and a read of each freed block |
-//! | [`Poisoned`] | reads of bytes never written, and of a freed block | two fills of each block |
+//! | [`Tracked`] | how much was allocated, when, and what is not freed | a record per call |
+//! | [`Guarded`] | writes before and after a block | at least 32 bytes, two writes and two reads per block |
+//! | [`Quarantined`] | writes to a freed block | the memory of waiting blocks, a fill and a read per freed block |
+//! | [`Poisoned`] | reads of bytes never written, and of a freed block | two fills per block |
 //!
 //! # Order
-//! From the outermost inwards: `Poisoned<Quarantined<Guarded<Tracked<allocator>>>>`. Each may be left out. The
-//! reasons for the order:
+//! From the outermost inwards: `Poisoned<Quarantined<Guarded<Tracked<allocator>>>>`. Any of them may be left out. The
+//! reasons for the order are:
 //! * `Poisoned` is the outermost. Inside `Guarded` it would fill the guards together with the block.
-//! * `Quarantined` is outside `Guarded`: then guards are checked when the block leaves, and the fill stops before them.
-//!   If it were inside, the guards' bytes would wait with the block and not be checked again.
+//! * `Quarantined` is outside `Guarded`, so the guards are checked when the block leaves the quarantine, and the fill
+//!   does not overwrite them. Inside `Guarded`, the guards would wait in the quarantine with the block and would not be
+//!   checked again.
 //! * `Tracked` counts the requests of the other decorators if it is the innermost, and those of the program if it is
 //!   the outermost.
 //!
 //! # Findings and refusals
 //! A free that finds damage is still a free: the trait returns `Ok`, because the block is gone ([`OnDamage`] decides
-//! about its memory). The finding waits in the decorator's list ([`Guarded::take_finding`]), and
-//! [`Guarded::free_checked`] returns it. Nothing panics.
+//! what happens to its memory). The finding is kept in the decorator's list ([`Guarded::take_finding`]), and
+//! [`Guarded::free_checked`] also returns it. Nothing panics.
 //!
 //! # Locks
-//! Each decorator has one lock, for its state. The lock is not held during a call of the allocator below, of the
-//! access, of a clock or of a closure. A guarded block that [`check_all`](Guarded::check_all) is reading is pinned, and
-//! a free of it waits for that one read.
+//! Each decorator has one lock, for its state. The lock is not held while the allocator below, the memory access, a
+//! clock or a closure is called. [`check_all`](Guarded::check_all) pins the block whose guards it is reading, and a
+//! free of this block waits until they have been read.
 
 mod bands;
 mod damage;
@@ -52,7 +54,7 @@ use crate::block::{BlockAllocator, Grant};
 
 /// Frees a block that could not be prepared. The point for which it would have waited still applies.
 fn give_back<A: BlockAllocator>(inner: &A, grant: Grant) {
-    // If the allocator refuses the block that it has just allocated, the block stays live, unreported: the caller's
-    // error is why the block could not be prepared.
+    // If the allocator refuses to free the block that it has just allocated, the block stays live. That is not
+    // reported: the caller gets the error that prevented the preparation.
     drop(inner.free_at(grant.block, grant.wait));
 }

@@ -1,4 +1,4 @@
-//! [`Poisoned`]: blocks hold a conspicuous value before they are written and after they are freed.
+//! [`Poisoned`]: fills blocks with a conspicuous pattern when they are allocated and when they are freed.
 
 use super::give_back;
 use crate::access::{MemoryAccess, Pattern};
@@ -9,11 +9,11 @@ use crate::stream::{StreamId, StreamPoint};
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::AddrRange;
 
-/// Resets the requested bytes of every block when it is allocated and when it is freed, so that a read of bytes that
-/// were never written, or are already freed, stands out. This is TensorFlow's `gpu_nan_reset` for any type of element;
-/// it forwards sizes and numbers.
+/// Resets the requested bytes of every block to a pattern when the block is allocated and when it is freed. A read of
+/// bytes that were never written, or are already freed, then stands out. This is TensorFlow's `gpu_nan_reset` for
+/// elements of any type. Sizes and allocation numbers are those of the allocator below.
 ///
-/// The outermost decorator. O(bytes) for each allocation and free.
+/// This has to be the outermost decorator. An allocation or a free costs O(bytes).
 ///
 /// ```
 /// use larder_core::decorate::Poisoned;
@@ -39,7 +39,7 @@ pub struct Poisoned<A, M> {
     inner: A,
     access: M,
     pattern: Pattern,
-    /// Number of frees whose block could not be reset. The count orders nothing.
+    /// Number of frees whose block could not be reset. The counter orders no other memory access.
     failures: AtomicU64,
 }
 
@@ -70,9 +70,9 @@ impl<A: BlockAllocator, M: MemoryAccess> Poisoned<A, M> {
         self.inner
     }
 
-    /// Returns the number of frees whose block could not be reset, and was freed all the same.
+    /// Returns the number of blocks that could not be reset and were freed nevertheless.
     pub fn failures(&self) -> u64 {
-        // Relaxed: a number by itself.
+        // Relaxed: the counter is independent of other memory.
         self.failures.load(Ordering::Relaxed)
     }
 
@@ -86,9 +86,9 @@ impl<A: BlockAllocator, M: MemoryAccess> Poisoned<A, M> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
-    /// Allocates a block of the allocator below, reset after the point for which the grant waits.
+    /// Allocates a block from the allocator below and resets it, after a wait for the grant's point if it has one.
     ///
-    /// Fails with [`AllocError::Access`] if the block could not be reset; it is freed then.
+    /// Fails with [`AllocError::Access`] if the block could not be reset; the block is then freed.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let grant = self.inner.alloc(request)?;
         let ordered = match grant.wait {
@@ -105,15 +105,15 @@ impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
         }
     }
 
-    /// Resets the block, after the work of the point's stream if there is a point, then frees it below. If the point
-    /// is refused, the returned block is reset.
+    /// Resets the block, then frees it in the allocator below. With a point, the reset comes after the work queued on
+    /// the point's stream. If the free is refused, the block is returned with its contents already reset.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let Some(requested) = self.inner.requested_bytes(&block) else {
             return Err(Rejected::new(block, FreeError::Unknown));
         };
         let stream = point.map_or(StreamId::MAIN, |point| point.stream);
         if self.reset(stream, &block, requested).is_err() {
-            // Relaxed: a number by itself.
+            // Relaxed: the counter is independent of other memory.
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
         self.inner.free_at(block, point)

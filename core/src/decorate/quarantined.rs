@@ -3,11 +3,11 @@
 //! # Invariants
 //! * QUAR1 a waiting block's memory is live below, all of it was filled, and no caller holds the block: a byte that
 //!   differs from the pattern was written after the free.
-//! * QUAR2 `bytes` is the sum of the waiting blocks, at most the limit except for blocks that the allocator below did
-//!   not take back.
+//! * QUAR2 `bytes` is the total size of the waiting blocks. It exceeds the limit only by blocks whose free the
+//!   allocator below refused.
 //! * QUAR3 the fill of a waiting block came after the work queued on the stream of its free (ACCESS1), so that work is
-//!   over. The point of the free is passed on to an allocator that counts events; an allocator without streams needs
-//!   none.
+//!   over. The point of the free is passed on to an allocator below that has streams; one without streams needs no
+//!   point.
 
 use super::damage::{DamageList, find_change};
 use super::{CheckError, Damage, FindingCounts, OnDamage, Which};
@@ -50,7 +50,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Returns the stream of the free, whose work comes before any access.
+    /// Returns the stream of the free. Accesses come after the work queued there.
     fn stream(&self) -> StreamId {
         self.point.map_or(StreamId::MAIN, |point| point.stream)
     }
@@ -64,7 +64,7 @@ pub struct QuarantineStats {
     pub waiting_blocks: u64,
     /// Bytes of the waiting blocks, as granted.
     pub waiting_bytes: u64,
-    /// Freed blocks that never waited: they were too large, could not be filled, or found no place.
+    /// Freed blocks that never waited: they were too large, could not be filled, or there was no place for them.
     pub passed_blocks: u64,
     /// Number of times that all blocks left because memory was short.
     pub drains: u64,
@@ -97,12 +97,13 @@ impl QuarantineState {
     }
 }
 
-/// Delays the reuse of freed blocks, filled with a pattern, and compares them when they leave: a write after the free
-/// is found, and does no harm until then.
+/// Delays the reuse of freed blocks. A freed block is filled with a pattern and compared with it when the block leaves
+/// the quarantine. So a write after the free is found, and does no harm until then.
 ///
-/// The oldest blocks leave when a newer one needs their place, and all leave when memory is short. A free costs a fill,
-/// and leaving costs a read: O(bytes). Waiting blocks count as live below, even after this is dropped: call
-/// [`drain`](Self::drain) first if the allocator below is used further.
+/// The oldest blocks leave when a newer one needs their place, and all leave when memory is short. A free fills the
+/// block, and the block is read when it leaves: each costs O(bytes). Waiting blocks are live in the allocator below,
+/// even after the quarantine is dropped. If the allocator below is to be used further, call [`drain`](Self::drain)
+/// first.
 pub struct Quarantined<A, M, W: Wait = Spin> {
     inner: A,
     access: M,
@@ -114,8 +115,8 @@ impl<A: BlockAllocator, M: MemoryAccess> Quarantined<A, M> {
     /// Quarantines freed blocks of `inner`, at most `blocks` of them; threads spin for the lock.
     ///
     /// # Errors
-    /// [`ConfigError::NoSizes`] if `inner` does not track sizes: a foreign block could then not be distinguished from
-    /// one of its own. [`ConfigError::Heap`] if the heap has no memory for the table.
+    /// [`ConfigError::NoSizes`] if `inner` does not track sizes: the quarantine could then not tell a foreign block
+    /// from one of `inner`. [`ConfigError::Heap`] if the heap has no memory for the table.
     pub fn new(
         inner: A,
         access: M,
@@ -160,7 +161,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         &self.inner
     }
 
-    /// Compares all blocks and lets them leave, the oldest first.
+    /// Compares all waiting blocks and lets them leave, the oldest first.
     pub fn drain(&self) {
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
@@ -174,12 +175,12 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
     }
 
     /// Compares all waiting blocks and calls `found` for each finding. Returns the number of findings. A block that was
-    /// written to is filled again, so it is found once. Findings are in the list, too. Blocks that are freed at the
-    /// same time may be left out.
+    /// written to is filled again, so each damage is found only once. The findings are also in the list. Blocks that
+    /// are freed meanwhile may be left out.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
-        // Each block is taken out while it is read, so that no other thread lets it leave, and is then requeued at the
-        // end.
+        // While a block is read it is not in the ring, so that no other thread lets it leave. Then it is appended to
+        // the ring.
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
             let Some(waiting) = self.state.with(QuarantineState::pop) else {
@@ -206,7 +207,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         finds
     }
 
-    /// Takes the oldest finding.
+    /// Removes and returns the oldest finding.
     pub fn take_finding(&self) -> Option<CheckError> {
         self.state.with(|state| state.findings.take())
     }
@@ -227,7 +228,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
     }
 }
 
-/// A block that the allocator below did not take back.
+/// A block whose free the allocator below refused.
 struct RefusedBlock {
     waiting: Waiting,
     error: FreeError,
@@ -267,7 +268,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// Notes a finding. Returns whether the block's memory is kept, by dropping the block.
+    /// Notes a finding. Returns whether the block's memory is kept; the caller then drops the block instead of freeing
+    /// it.
     fn note(&self, find: CheckError, waiting: &Waiting) -> bool {
         let kept =
             matches!(find, CheckError::Damaged(_)) && self.config.on_damage == OnDamage::Keep;
@@ -288,7 +290,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// Frees a block below.
+    /// Frees a block in the allocator below.
     fn release(&self, waiting: Waiting) -> Result<(), RefusedBlock> {
         let Waiting { block, point, id } = waiting;
         let freed = self.inner.free_at(block, point);
@@ -303,7 +305,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         )
     }
 
-    /// Frees a filled block below, without its point if there are no streams (QUAR3).
+    /// Frees a filled block in the allocator below, without the point if that allocator has no streams (QUAR3).
     fn release_filled(&self, waiting: Waiting) -> Result<(), RefusedBlock> {
         match self.release(waiting) {
             Err(RefusedBlock {
@@ -323,7 +325,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// Requeues a block whose free was refused, past the limit if necessary. The free is retried when the block is the
+    /// Requeues a block whose free was refused, even beyond the limit. The free is retried when the block is the
     /// oldest. If no place is vacant, the block stays live, as a kept block does.
     fn hold(&self, refused: RefusedBlock) {
         self.state.with(|state| {
@@ -333,7 +335,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         });
     }
 
-    /// Lets a filled block wait, and lets the oldest ones leave to make room.
+    /// Appends a filled block to the waiting ones, and lets the oldest leave to make room.
     fn admit(&self, mut waiting: Waiting) -> Result<(), RefusedBlock> {
         let limit = self.config.limit_bytes;
         loop {
@@ -360,8 +362,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined<A, M, W> {
-    /// Allocates a block of the allocator below. If that allocator has no memory or no record left, all waiting blocks
-    /// leave, and the allocation is tried once more.
+    /// Allocates a block from the allocator below. If that allocator has no memory or no record left, all waiting
+    /// blocks leave the quarantine, and the allocation is tried once more.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let error = match self.inner.alloc(request) {
             Ok(grant) => return Ok(grant),
@@ -381,9 +383,10 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         self.inner.alloc(request)
     }
 
-    /// Fills the block, after the work of the point's stream if there is a point, and lets it wait. A point too far
-    /// ahead is not refused but waits, and is passed on when the block leaves. An allocator without streams gets the
-    /// block without its point, since the stream's work was over when the block had been filled.
+    /// Fills the block and lets it wait. With a point, the fill comes after the work queued on the point's stream. A
+    /// point too far ahead is not refused here: it waits with the block and is passed on when the block leaves. An
+    /// allocator without streams gets the block without the point, since the stream's work was over once the block had
+    /// been filled.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         if self.inner.requested_bytes(&block).is_none() {
             return Err(Rejected::new(block, FreeError::Unknown));
@@ -413,7 +416,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         self.inner.allocation_id(block)
     }
 
-    /// Returns the counters of the allocator below, where waiting blocks are live.
+    /// Returns the counters of the allocator below, which count waiting blocks as live.
     fn stats(&self) -> Stats {
         self.inner.stats()
     }

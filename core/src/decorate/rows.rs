@@ -1,7 +1,8 @@
-//! The table of a decorator between its callers and the blocks below: one row a block.
+//! The table of a decorator. It has one row per block and leads from the caller's block to the block of the allocator
+//! below.
 //!
-//! A block from the table carries its row's number and the table's place in memory, as blocks of the core carry their
-//! chunk's number, so a free needs no look-up and detects foreign blocks.
+//! A caller's block carries its row's number and the table's number, just as the core's blocks carry their chunk's
+//! number. So a free needs no look-up and detects foreign blocks.
 //!
 //! # Invariants
 //! * ROW1 a row of the slab that is not vacant is reserved (without an entry) or used (with one).
@@ -52,12 +53,12 @@ impl<E: RowEntry> Rows<E> {
         Ok(Self(SlabOver::with_records(rows)?))
     }
 
-    /// Returns how many blocks can be in use.
+    /// Returns the maximum number of blocks in use.
     pub(super) fn capacity(&self) -> u32 {
         self.0.capacity()
     }
 
-    /// Returns the number of rows ever used, which are numbered from 1.
+    /// Returns the number of rows that were ever used. Rows are numbered from 1.
     pub(super) const fn used(&self) -> u32 {
         self.0.used()
     }
@@ -87,7 +88,7 @@ impl<E: RowEntry> Rows<E> {
         self.0.get_mut(number)?.entry.as_mut()
     }
 
-    /// Returns the entry behind a block, if the block is one of this table's.
+    /// Returns the entry of a block, if the block is in this table.
     pub(super) fn find(&mut self, block: &Block) -> Option<&mut E> {
         if block.owner() != self.0.owner() {
             return None;
@@ -96,7 +97,7 @@ impl<E: RowEntry> Rows<E> {
         (entry.addr() == block.addr()).then_some(entry)
     }
 
-    /// Takes the entry behind a block; its row stays reserved.
+    /// Takes the entry of a block; its row stays reserved.
     pub(super) fn take(&mut self, block: &Block) -> Option<E> {
         self.find(block)?;
         self.0.get_mut(block.handle().get())?.entry.take()

@@ -1,12 +1,12 @@
 //! The counters and records of [`Tracked`](super::Tracked).
 //!
 //! # Invariants
-//! * STATE1 `live_blocks` is the number of blocks in use, and `live_bytes` is the sum of their bytes, or 0 if no sizes
-//!   are tracked.
-//! * STATE2 an allocation is counted when the allocator below has returned it. The bytes of a free are taken off before
-//!   the call of the allocator below, since that may allocate them again at once, and are put back if it refuses the
-//!   free. So `live_bytes` and the high water mark never exceed the bytes in use below; `live_blocks` counts a block
-//!   until it is gone.
+//! * STATE1 `live_blocks` is the number of blocks in use, and `live_bytes` is the sum of their bytes, or 0 if sizes are
+//!   not tracked.
+//! * STATE2 an allocation is counted once the allocator below has returned the block. The bytes of a freed block are
+//!   subtracted before the allocator below is called, because it may allocate the memory again at once. They are added
+//!   back if it refuses the free. So `live_bytes` and the high water mark never exceed the bytes in use in the
+//!   allocator below, and `live_blocks` counts a block until its free has succeeded.
 //! * STATE3 the ring holds the newest records, in the order of their sequence numbers.
 //! * STATE4 `under_way` is the number of allocations that were admitted and have not returned yet.
 
@@ -21,7 +21,7 @@ use crate::units::Addr;
 pub enum Tracking {
     /// The allocator below tracks the sizes.
     Below,
-    /// A table of the decorator tracks them.
+    /// A table in the decorator tracks the sizes.
     Local,
     /// Sizes are not tracked: allocations are counted as requested, and frees are not counted.
     Nobody,
@@ -30,15 +30,15 @@ pub enum Tracking {
 /// The record of one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TrackRecord {
-    /// Bytes allocated, or minus the bytes freed.
+    /// Bytes allocated; negative for bytes freed.
     pub bytes: i64,
-    /// The time, by the clock.
+    /// The time, from the clock.
     pub tick: u64,
-    /// The record's number among all records, from 1 up. Ticks of concurrent calls may be in another order.
+    /// The record's number; the first record has number 1. The ticks of concurrent calls may be in a different order.
     pub sequence: u64,
 }
 
-/// The counters so far.
+/// The current counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct TrackStats {
@@ -113,11 +113,11 @@ impl TrackState {
             self.ring.pop();
             self.stats.dropped_records += 1;
         }
-        // A ring without places drops this record too.
+        // A ring without places drops even this record.
         let _ = self.ring.push(record);
     }
 
-    /// Admits an allocation, unless the records were taken. Returns whether it did.
+    /// Admits an allocation, unless the records were taken. Returns whether the allocation was admitted.
     pub(super) const fn begin(&mut self) -> bool {
         if !self.taken {
             self.under_way += 1;
@@ -149,15 +149,16 @@ impl TrackState {
         self.record(signed(bytes), tick);
     }
 
-    /// Takes the bytes of a block to be freed off the count. Returns how many were counted: fewer than the block's
-    /// bytes only if it was allocated past this decorator.
+    /// Subtracts the bytes of a block that is about to be freed. Returns the number subtracted: it is less than the
+    /// block's size only if the block was not allocated through this decorator.
     pub(super) fn leaving(&mut self, bytes: u64) -> u64 {
         let counted = bytes.min(self.stats.live_bytes);
         self.stats.live_bytes -= counted;
         counted
     }
 
-    /// Puts back bytes that [`leaving`](Self::leaving) took off, for a refused free: they were in use all the time.
+    /// Adds back the bytes that [`leaving`](Self::leaving) subtracted, because the free was refused and the block is
+    /// still in use.
     pub(super) const fn stays(&mut self, counted: u64) {
         self.stats.live_bytes = self.stats.live_bytes.saturating_add(counted);
     }
@@ -171,7 +172,7 @@ impl TrackState {
     }
 }
 
-/// Returns the bytes of one block as in a record.
+/// Returns the bytes of one block as a signed number, for a record.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -9,13 +9,13 @@ use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
 
-/// A clock for records. Called without a lock.
+/// A clock for records. It is called while no lock is held.
 pub trait Ticks {
     /// Returns a number that never decreases, in any unit.
     fn now(&self) -> u64;
 }
 
-/// No clock: every record has tick 0 and its sequence number.
+/// No clock: every record has tick 0, and only the sequence number orders records.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoTicks;
 
@@ -31,7 +31,7 @@ impl<F: Fn() -> u64> Ticks for F {
     }
 }
 
-/// The records were taken before, which is possible only once.
+/// The error when the records are taken a second time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordsTaken;
 
@@ -43,13 +43,13 @@ impl fmt::Display for RecordsTaken {
 
 impl core::error::Error for RecordsTaken {}
 
-/// Counts the calls through it and keeps a record of each, after TensorFlow's `TrackingAllocator`.
+/// Counts allocations and frees and keeps a record of each, like TensorFlow's `TrackingAllocator`.
 ///
-/// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records) ends the recording, as
-/// upstream's `GetRecordsAndUnRef` does: afterwards blocks can be freed, but none are allocated. Upstream's object then
-/// deletes itself with the last block; here [`is_done`](Self::is_done) returns `true`.
+/// The ring of records keeps the newest. [`take_records`](Self::take_records) ends the recording, like TensorFlow's
+/// `GetRecordsAndUnRef`: afterwards blocks can be freed but not allocated. TensorFlow's object deletes itself once the
+/// last block is freed; here [`is_done`](Self::is_done) then returns `true`.
 ///
-/// O(1) in addition to the allocator below.
+/// Each call costs O(1) in addition to the call of the allocator below.
 ///
 /// ```
 /// use larder_core::decorate::Tracked;
@@ -76,8 +76,8 @@ pub struct Tracked<A, T = NoTicks, W: Wait = Spin> {
 }
 
 impl<A: BlockAllocator> Tracked<A> {
-    /// Counts the blocks of `inner`, by its sizes if it tracks them, and keeps the newest `records` records. There is
-    /// no clock, and threads spin for the lock.
+    /// Counts the blocks of `inner` and keeps the newest `records` records. Sizes are those of `inner`, if it tracks
+    /// them. There is no clock, and threads spin for the lock.
     ///
     /// # Errors
     /// [`ConfigError::Heap`] if the heap has no memory for the records.
@@ -85,8 +85,8 @@ impl<A: BlockAllocator> Tracked<A> {
         Self::with_ticks(inner, NoTicks, records, None)
     }
 
-    /// Counts the blocks of `inner`, by sizes tracked here if `inner` does not track them: at most `blocks` blocks are
-    /// live then. There is no clock, and threads spin for the lock.
+    /// Counts the blocks of `inner`. If `inner` does not track sizes, they are tracked here, and at most `blocks`
+    /// blocks can be live. There is no clock, and threads spin for the lock.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
@@ -96,8 +96,8 @@ impl<A: BlockAllocator> Tracked<A> {
 }
 
 impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
-    /// Counts the blocks of `inner` with the clock `ticks`; with a number of blocks, sizes are tracked here if `inner`
-    /// does not. `W` is how threads wait for the lock.
+    /// Counts the blocks of `inner`, with the clock `ticks`. If `inner` does not track sizes and a number of blocks is
+    /// given, sizes are tracked here. `W` is how threads wait for the lock.
     ///
     /// # Errors
     /// The errors of [`new`](Tracked::new).
@@ -136,7 +136,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         self.state.with(|state| state.stats)
     }
 
-    /// Copies records into `into`, the oldest first. Returns their number. The records stay.
+    /// Copies records into `into`, the oldest first, and returns their number. The records stay in the ring.
     pub fn copy_records(&self, into: &mut [TrackRecord]) -> usize {
         self.state.with(|state| {
             let mut count = 0;
@@ -151,8 +151,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         })
     }
 
-    /// Removes the current records, the oldest first, and calls `f` with each without a lock; records of concurrent
-    /// calls may be left for the next time. If this is called often enough, no record is lost.
+    /// Removes the current records, the oldest first, and calls `f` with each while no lock is held. Records of
+    /// concurrent calls may be left for the next drain. No record is lost if this is called often enough.
     pub fn drain_records(&self, mut f: impl FnMut(TrackRecord)) {
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
@@ -163,12 +163,12 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         }
     }
 
-    /// Removes the records and ends the recording: from now on blocks are freed, but none are allocated
+    /// Removes the records and ends the recording: from then on blocks can be freed but not allocated
     /// ([`AllocError::Closed`]), and no call is recorded. An allocation under way in another thread may still return a
     /// block; its record is lost.
     ///
     /// # Errors
-    /// If the records were taken before.
+    /// [`RecordsTaken`] if the records were taken before.
     pub fn take_records(&self, f: impl FnMut(TrackRecord)) -> Result<(), RecordsTaken> {
         let before = self
             .state
@@ -186,7 +186,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         self.state.with(|state| state.is_done())
     }
 
-    /// Allocates below. Under `Local` a row is reserved first, so that nothing must be undone.
+    /// Allocates from the allocator below. Under `Local` a row is reserved first, so that a full table is noticed
+    /// before the allocation.
     fn alloc_below(&self, request: &Request) -> Result<Grant, AllocError> {
         if self.tracking != Tracking::Local {
             let grant = self.inner.alloc(request)?;
@@ -228,7 +229,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
 }
 
 impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<A, T, W> {
-    /// Allocates a block of the allocator below and counts it.
+    /// Allocates a block from the allocator below and counts it.
     ///
     /// Fails with [`AllocError::Closed`] once the records were taken, and with [`AllocError::TableFull`] if blocks are
     /// tracked here and no row is vacant.
@@ -246,7 +247,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<A, T, W> {
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let bytes = block.bytes();
         if self.tracking != Tracking::Local {
-            // A foreign block is refused below; it was never counted.
+            // The allocator below refuses a foreign block, which was never counted.
             let counts = self.tracking == Tracking::Below && self.inner.owns(&block);
             let counted = self
                 .state
@@ -321,7 +322,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<A, T, W> {
         self.inner.clear_stats();
     }
 
-    /// Returns, if there is a table of sizes, whether the block is in it: its blocks carry the table's number.
+    /// Returns whether the block is in the table of sizes, if there is one. The callers' blocks then carry the table's
+    /// number, which the allocator below does not know.
     fn owns(&self, block: &Block) -> bool {
         if self.tracking != Tracking::Local {
             return self.inner.owns(block);

@@ -2,13 +2,13 @@
 
 use super::BudgetError;
 
-/// The answer to a new limit. It comes immediately, without a wait, and from then on nothing is granted above a limit
-/// that is in force.
+/// The answer to a new limit, which is returned without waiting. From then on nothing is granted above a limit that is
+/// in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[must_use = "a limit may not be met yet, or not be in force at all"]
 pub enum LimitAnswer {
-    /// The limit is in force, and met.
+    /// The limit is in force, and no bytes are held above it.
     Applied,
     /// The limit is in force. `bytes` are held above it, and are released as blocks are freed.
     Deferred {

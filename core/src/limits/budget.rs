@@ -1,4 +1,4 @@
-//! The terms of a tree of budgets: a budget's limits, its name, its counters and its refusals.
+//! The types of a tree of budgets: the limits of a budget, its name, its counters and its refusals.
 
 use core::fmt;
 
@@ -7,14 +7,14 @@ use crate::ByteCount;
 /// The limits of a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetConfig {
-    /// Maximum bytes charged to the budget and to all below it.
+    /// Maximum bytes charged to the budget and to all budgets below it.
     pub hard_bytes: u64,
     /// An event is recorded when more than this is charged; [`u64::MAX`] for none.
     pub soft_bytes: u64,
-    /// Minimum value of the hard limit. It binds the limit only: no bytes are set aside, and its sibling budgets may
-    /// use the bytes that this one has not taken.
+    /// Minimum value of the hard limit. No bytes are set aside for the floor: sibling budgets may use the bytes that
+    /// this budget has not taken.
     pub floor_bytes: u64,
-    /// Its name, as an index into the caller's list of names.
+    /// The budget's name, as an index into the caller's list of names.
     pub name: u32,
 }
 
@@ -30,8 +30,8 @@ impl BudgetConfig {
     }
 }
 
-/// One budget of a tree. After the budget is removed, its id names nothing until 2^32 more budgets have had the same
-/// index.
+/// The identity of a budget in a tree. The id of a removed budget is unknown to the tree until 2^32 more budgets have
+/// had the same index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BudgetId {
     pub(super) index: u32,
@@ -43,24 +43,24 @@ pub struct BudgetId {
 pub struct BudgetUse {
     /// The budget's limits.
     pub config: BudgetConfig,
-    /// Bytes charged to it and to all below it.
+    /// Bytes charged to the budget and to all budgets below it.
     pub used_bytes: u64,
     /// The part of `used_bytes` charged to the budget itself.
     pub own_bytes: u64,
-    /// Bytes charged above the hard limit, since that was lowered.
+    /// Bytes charged above the hard limit, because the limit was lowered or the bytes were already held.
     pub excess_bytes: u64,
 }
 
 /// A budget had no room. Nothing was charged anywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetRefusal {
-    /// The budget without room, or the lowest of several.
+    /// The budget without room; if there are several, the lowest.
     pub budget: BudgetId,
-    /// Its name, as an index.
+    /// The budget's name, as an index.
     pub name: u32,
-    /// Its hard limit.
+    /// The budget's hard limit.
     pub limit_bytes: u64,
-    /// Bytes charged to it.
+    /// Bytes charged to the budget.
     pub used_bytes: u64,
     /// Bytes to be charged.
     pub wanted_bytes: u64,
@@ -91,7 +91,7 @@ pub enum BudgetError {
     NoRoom(BudgetRefusal),
     /// More bytes are credited than are charged.
     NotCharged,
-    /// Bytes are charged to the budget to remove, or other budgets are below it.
+    /// The budget cannot be removed: bytes are charged to it, budgets are below it, or it is the root.
     InUse,
     /// The heap has no memory for the records.
     Heap,
@@ -154,7 +154,7 @@ pub enum LimitEventKind {
 pub struct LimitEvent {
     /// The budget.
     pub budget: BudgetId,
-    /// Its name, as an index.
+    /// The budget's name, as an index.
     pub name: u32,
     /// The kind of the event.
     pub kind: LimitEventKind,

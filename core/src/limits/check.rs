@@ -1,12 +1,12 @@
-//! The invariants of a [`LimitTree`], walked; for tests and the fuzzer.
+//! Checks the invariants of a [`LimitTree`], for tests and the fuzzer.
 
 use super::tree::LimitTree;
 
 impl LimitTree {
-    /// Walks TREE1 to TREE5; O(records x depth).
+    /// Checks TREE1 to TREE5. O(records x depth).
     ///
     /// # Errors
-    /// The broken invariant, in words.
+    /// A description of the first broken invariant.
     pub fn check_invariants(&self) -> Result<(), &'static str> {
         let count = self.nodes.len();
         let mut listed = 0;

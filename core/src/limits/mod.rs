@@ -1,8 +1,8 @@
-//! Limits that move while a program runs: budgets inside budgets, which are lowered with an immediate answer.
+//! Limits that move while a program runs: nested budgets, whose limits are lowered with an immediate answer.
 //!
 //! `answer` the answer to a new limit · `budget` the terms · `tree` the budgets and their rule · `check` its
-//! invariants. All of it is numbers: pools, locks and callbacks belong to the front ends. The tree has its records on
-//! the heap, and requires the feature `alloc`.
+//! invariants. All of it only counts bytes: pools, locks and callbacks belong to the front ends. The records of the
+//! tree are on the heap, so it requires the feature `alloc`.
 
 mod answer;
 mod budget;

@@ -1,25 +1,25 @@
-//! [`LimitTree`]: budgets inside budgets, as numbers.
+//! [`LimitTree`]: nested budgets, which only count bytes.
 //!
-//! A charge goes to one budget and to all above it, or to none. A limit can be lowered below the charged bytes, and
-//! bytes that are held already are charged beyond any limit: the budget is then in *excess*, refuses every charge, and
-//! the excess shrinks as bytes are credited. [`live_limit`](LimitTree::live_limit) defines what "nothing is granted
-//! above it" means for pools that hold memory already.
+//! A charge is made to one budget and to all budgets above it, or to none of them. A limit can be lowered below the
+//! charged bytes, and bytes that are already held can be charged beyond the limit. The budget is then in *excess*: it
+//! refuses every charge, and the excess shrinks as bytes are credited. For pools that already hold memory,
+//! [`live_limit`](LimitTree::live_limit) says how many live bytes a limit allows.
 //!
-//! The tree knows no pool, calls nothing and waits for nothing; threads share it behind a lock of their own.
+//! The tree knows no pools, calls no other code and does not wait. Threads that share it put it behind a lock.
 //!
 //! # Invariants ([`LimitTree::check_invariants`] walks them)
-//! * TREE1 the used bytes of a budget are those charged to itself and those that its children use.
-//! * TREE2 a budget uses no more than its hard limit, unless a lowering or a hold left it in excess: it is marked
-//!   then.
-//! * TREE3 a budget is marked as past its soft limit exactly while it uses more.
-//! * TREE4 floor and soft limit are at most the hard limit; so is the sum of the children's floors, which the record
-//!   has as `promised`.
-//! * TREE5 every budget except the root is in its parent's list once, and every other record that was ever used is in
-//!   the list of vacant ones once; the path upwards ends at the root.
+//! * TREE1 the used bytes of a budget are the bytes charged to the budget itself plus the used bytes of its children.
+//! * TREE2 a budget uses no more than its hard limit, unless a lowered limit or a hold left it in excess. A budget in
+//!   excess is marked.
+//! * TREE3 a budget is marked as past its soft limit exactly while it uses more than that.
+//! * TREE4 the floor and the soft limit (if there is one) are at most the hard limit. So is the sum of the children's
+//!   floors, which is kept in `promised`.
+//! * TREE5 every budget except the root is in its parent's list once, and every vacant record that was ever used is in
+//!   the list of vacant records once. The path upwards from a budget ends at the root.
 //!
 //! # Cost
-//! A charge or a credit is O(depth). Adding, removing or limiting a budget is O(1), taking an event O(records). A
-//! budget takes 88 bytes.
+//! A charge or a credit is O(depth). Adding a budget, removing it and setting its limits are O(1), and taking an event
+//! is O(records). A budget takes 88 bytes.
 
 use super::LimitAnswer;
 use super::budget::{
@@ -27,7 +27,7 @@ use super::budget::{
 };
 use crate::table::fixed_vec::FixedVec;
 
-/// The index of no record.
+/// The index that names no record.
 const NONE: u32 = u32::MAX;
 
 /// The record of one budget.
@@ -47,7 +47,7 @@ pub(super) struct BudgetNode {
     pub(super) live: bool,
     pub(super) in_excess: bool,
     pub(super) past_soft: bool,
-    /// Events not taken yet.
+    /// Whether there are events that are not taken yet.
     pub(super) tell_soft: bool,
     pub(super) tell_done: bool,
 }
@@ -84,7 +84,7 @@ impl BudgetNode {
 }
 
 impl BudgetConfig {
-    /// Checks that the limits agree with each other.
+    /// Checks that the limits do not contradict each other.
     pub(super) const fn check(&self) -> Result<(), BudgetError> {
         if self.hard_bytes < self.floor_bytes {
             return Err(BudgetError::BelowFloor {
@@ -131,11 +131,11 @@ impl LimitTree {
     /// Creates a tree with only its root and room for `records` budgets.
     ///
     /// # Errors
-    /// If there is no record for the root, its limits contradict each other, or the heap has no memory for the
-    /// records.
+    /// [`BudgetError::Full`] if `records` is 0; [`BudgetError::BelowSoft`] or [`BudgetError::BelowFloor`] if the root's
+    /// limits contradict each other; [`BudgetError::Heap`] if the heap has no memory for the records.
     pub fn new(records: usize, root: BudgetConfig) -> Result<Self, BudgetError> {
         root.check()?;
-        // Places are counted in 32 bits, one number of which means none.
+        // Indices have 32 bits, and one of the numbers means no record.
         let nodes = FixedVec::new(records.min(NONE as usize));
         let mut tree = Self {
             nodes: nodes.map_err(|_| BudgetError::Heap)?,
@@ -185,7 +185,8 @@ impl LimitTree {
     /// Removes a budget without charges and without budgets below it.
     ///
     /// # Errors
-    /// [`BudgetError::InUse`] if it has either or is the root; [`BudgetError::Unknown`] if there is no such budget.
+    /// [`BudgetError::InUse`] if it has any of these or is the root; [`BudgetError::Unknown`] if there is no such
+    /// budget.
     pub fn remove(&mut self, id: BudgetId) -> Result<(), BudgetError> {
         let index = self.find(id).ok_or(BudgetError::Unknown)?;
         let node = *self.node(index);
@@ -224,8 +225,8 @@ impl LimitTree {
         Ok(())
     }
 
-    /// Charges bytes that are held already, whether there is room or not: a budget whose hard limit they exceed is in
-    /// excess. O(depth).
+    /// Charges bytes that are held already, whether there is room or not. A budget whose hard limit they exceed is then
+    /// in excess. O(depth).
     ///
     /// # Errors
     /// [`BudgetError::NoRoom`] if the sum of a budget would overflow; [`BudgetError::Unknown`] if there is no such
@@ -243,7 +244,7 @@ impl LimitTree {
         Ok(())
     }
 
-    /// Adds bytes to the budget at `first` and all above it, whose sums do not overflow.
+    /// Adds bytes to the budget at `first` and to all budgets above it. The sums must not overflow.
     fn add_used(&mut self, first: u32, bytes: u64) {
         self.node_mut(first).own += bytes;
         let mut index = first;
@@ -261,16 +262,16 @@ impl LimitTree {
         }
     }
 
-    /// Returns the refusal that a charge of `bytes` would meet now, or `None` if it would be accepted, or if there is
-    /// no such budget. O(depth).
+    /// Returns the refusal that a charge of `bytes` would get now. Returns `None` if the charge would be accepted, or
+    /// if there is no such budget. O(depth).
     pub fn refusal(&self, id: BudgetId, bytes: u64) -> Option<BudgetRefusal> {
         self.refusal_at(self.find(id)?, bytes)
     }
 
-    /// Takes bytes that were charged to a budget off that budget and all above it. O(depth).
+    /// Subtracts bytes that were charged to a budget from this budget and all budgets above it. O(depth).
     ///
     /// # Errors
-    /// [`BudgetError::NotCharged`] if fewer bytes are charged to it; nothing has changed then.
+    /// [`BudgetError::NotCharged`] if fewer bytes are charged to the budget; nothing has changed then.
     /// [`BudgetError::Unknown`] if there is no such budget.
     pub fn credit(&mut self, id: BudgetId, bytes: u64) -> Result<(), BudgetError> {
         let first = self.find(id).ok_or(BudgetError::Unknown)?;
@@ -291,8 +292,9 @@ impl LimitTree {
         Ok(())
     }
 
-    /// Sets the limits of a budget; without `soft_bytes` the soft limit stays. From the answer on, nothing is charged
-    /// above the hard limit. A raised limit ends a pending shrink, without an event. O(1).
+    /// Sets the limits of a budget. If `soft_bytes` is `None`, the soft limit stays. Once this has returned,
+    /// [`charge`](Self::charge) adds nothing above the new hard limit. A raised limit ends a pending shrink without an
+    /// event. O(1).
     pub fn set(&mut self, id: BudgetId, hard_bytes: u64, soft_bytes: Option<u64>) -> LimitAnswer {
         match self.try_set(id, hard_bytes, soft_bytes) {
             Ok(excess) => LimitAnswer::with_excess(excess),
@@ -338,19 +340,20 @@ impl LimitTree {
         })
     }
 
-    /// Returns the bytes charged above a budget's hard limit. O(1).
+    /// Returns the bytes charged above a budget's hard limit, or `None` if there is no such budget. O(1).
     pub fn excess_bytes(&self, id: BudgetId) -> Option<u64> {
         Some(self.node(self.find(id)?).excess())
     }
 
-    /// Returns the maximum live bytes of a pool that charges to this budget: its hard limit, and, while the budget or
-    /// one above it is in excess by E, no more than the bytes charged to the budget less E. O(depth).
+    /// Returns the maximum live bytes of a pool that charges to this budget: the hard limit. While the budget or one
+    /// above it is in excess by E bytes, the maximum is also at most the bytes charged to the budget minus E. O(depth).
     ///
-    /// Why that keeps a lowered limit L: let pools under a budget hold h1, h2, … and E = h1 + h2 + … - L. A pool that
-    /// allocates a block has at most h1 - E live bytes then, every other pool has at most the bytes it holds, and
-    /// together that is L. No pool need know which of them is to shrink. When a pool releases memory, h1 and E fall
-    /// together and its own bound stays; the bounds of the others rise. A bound that is not read again is therefore too
-    /// low at worst: only a lowered limit lowers a bound, and the caller who lowers the limit informs the pools.
+    /// This keeps the live bytes within a lowered limit L. Let the pools under a budget hold h1, h2, … bytes, so that E
+    /// = h1 + h2 + … - L. After an allocation, the first pool has at most h1 - E live bytes, and every other pool has
+    /// at most the bytes that it holds; together these are L. No pool needs to know which of them has to shrink. When a
+    /// pool releases memory, its h and E fall by the same number of bytes, so its own maximum stays the same and those
+    /// of the other pools rise. A maximum that was read earlier is therefore at worst too low. Only a lowered limit
+    /// lowers a maximum, and the caller who lowers a limit informs the pools.
     pub fn live_limit(&self, id: BudgetId) -> Option<u64> {
         let mut index = self.find(id)?;
         let (held, hard) = (self.node(index).used, self.node(index).config.hard_bytes);
@@ -365,7 +368,8 @@ impl LimitTree {
         })
     }
 
-    /// Returns a refusal of `wanted_bytes` by the first budget in excess, from `id` upwards. O(depth).
+    /// Returns a refusal of `wanted_bytes` by the first budget in excess, from `id` upwards, or `None` if none is in
+    /// excess. O(depth).
     pub fn in_excess(&self, id: BudgetId, wanted_bytes: u64) -> Option<BudgetRefusal> {
         let mut index = self.find(id)?;
         while index != NONE && self.node(index).excess() == 0 {
@@ -374,7 +378,7 @@ impl LimitTree {
         (index != NONE).then(|| self.refused_by(index, wanted_bytes))
     }
 
-    /// Returns whether `id` is `above` or below it. O(depth).
+    /// Returns whether `id` is the budget `above` or lies below it. O(depth).
     pub fn is_within(&self, id: BudgetId, above: BudgetId) -> bool {
         let (Some(mut index), Some(above)) = (self.find(id), self.find(above)) else {
             return false;
@@ -390,7 +394,8 @@ impl LimitTree {
         self.told
     }
 
-    /// Takes the next event. A crossing that was undone since has no event.
+    /// Removes and returns the next event. A crossing of the soft limit yields no event once the bytes are below the
+    /// limit again.
     pub fn take_event(&mut self) -> Option<LimitEvent> {
         if !self.told {
             return None;
@@ -454,7 +459,7 @@ impl LimitTree {
         };
         let index = self.vacant;
         if index == NONE {
-            // Places are counted in 32 bits.
+            // Indices have 32 bits.
             let records = self.nodes.len() as u32;
             let has_room = self.nodes.push(node);
             return has_room
