@@ -1,14 +1,15 @@
-//! Size classes of the bins. Above 32 KiB they are an [`Interval`] apart; below, they are the 66 sizes of upstream's
-//! GPU form, found through one table.
+//! Size classes of the bins. Above 32 KiB they are an [`Interval`] apart. Up to 32 KiB they are the 66 sizes of
+//! upstream's GPU form, and one table gives the class of a size.
 //!
-//! A class is a number; larger classes hold larger chunks. The numbers below and above 32 KiB are counted separately.
+//! A class is a number, and larger classes hold larger chunks. Classes up to 32 KiB and classes above are numbered
+//! separately.
 
 use crate::units::{Align, round_up};
 
 /// The largest small size. The classes of an [`Interval`] begin above it.
 pub const SMALL_MAX_BYTES: u64 = 32 << 10;
 
-/// The distance of the classes above 32 KiB: the three policies among which the cheapest plan is chosen.
+/// The distance between classes above 32 KiB. The cheapest plan is chosen among three policies, one for each interval.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Interval {
     /// A class every 4 KiB.
@@ -20,7 +21,7 @@ pub enum Interval {
 }
 
 impl Interval {
-    /// All intervals, the finest first; if plans need equal memory, the first wins.
+    /// All intervals, the finest first. If plans need the same memory, the first of them wins.
     pub const ALL: [Self; 3] = [Self::KiB4, Self::KiB8, Self::KiB16];
 
     /// Returns the distance in bytes.
@@ -40,20 +41,20 @@ impl Interval {
         }
     }
 
-    /// Returns the class of a size, or `None` for sizes up to 32 KiB, which have no class here, and for those that
+    /// Returns the class of a size. Returns `None` for a size up to 32 KiB, which has no class here, and for one that
     /// cannot be rounded up. O(1).
     pub const fn class_of(self, bytes: u64) -> Option<u64> {
         if bytes <= SMALL_MAX_BYTES {
             return None;
         }
         match round_up(bytes, self.align()) {
-            // Rounded up, the size is at least one interval above 32 KiB.
+            // The rounded size is at least one interval above 32 KiB.
             Some(rounded) => Some((rounded - SMALL_MAX_BYTES) / self.bytes() - 1),
             None => None,
         }
     }
 
-    /// Returns the size of a class's chunks, or `None` for a class that no size has. O(1).
+    /// Returns the size of a class's chunks, or `None` if no size has this class. O(1).
     pub const fn chunk_bytes(self, class: u64) -> Option<u64> {
         match class.checked_add(1) {
             Some(above) => match above.checked_mul(self.bytes()) {
@@ -75,7 +76,7 @@ pub enum Classes {
 }
 
 impl Classes {
-    /// Returns the class of a size, if it has one here.
+    /// Returns the class of a size, or `None` if the size has no class here.
     pub const fn class_of(self, bytes: u64) -> Option<u64> {
         match self {
             Self::Above(interval) => interval.class_of(bytes),
@@ -86,7 +87,7 @@ impl Classes {
         }
     }
 
-    /// Returns the size of a class's chunks, if there is such a class.
+    /// Returns the size of a class's chunks, or `None` if there is no such class.
     pub const fn chunk_bytes(self, class: u64) -> Option<u64> {
         match self {
             Self::Above(interval) => interval.chunk_bytes(class),
@@ -111,7 +112,7 @@ const SIZES: [u16; 67] = [
     7168, 8192, 9472, 10240, 12288, 13568, 14336, 16384, 20480, 24576, 28672, 32768,
 ];
 
-/// Largest size for which the lookup has a slot every 8 bytes; above it, there is one every 128 bytes.
+/// Largest size for which the lookup has a slot every 8 bytes. Above it there is a slot every 128 bytes.
 const FINE_MAX_BYTES: u64 = 1024;
 
 /// Slots of the lookup: 0 to 128 are the fine ones, then one for each 128 bytes up to 32 KiB.
@@ -123,7 +124,7 @@ const _: () = assert!(slot(SMALL_MAX_BYTES) == SLOTS - 1);
 static LOOKUP: [u8; SLOTS] = lookup();
 
 const fn slot(bytes: u64) -> usize {
-    // The size is at most 32 KiB, so both fit easily.
+    // The size is at most 32 KiB, so both quotients fit.
     if bytes <= FINE_MAX_BYTES {
         bytes.div_ceil(8) as usize
     } else {
@@ -136,7 +137,7 @@ const fn lookup() -> [u8; SLOTS] {
     let mut class = 1;
     let mut at = 0;
     while at < SLOTS {
-        // The largest size that has this slot.
+        // This is the largest size with this slot.
         let bytes = if at <= 128 { at * 8 } else { (at - 120) * 128 };
         while (SIZES[class] as usize) < bytes {
             class += 1;
@@ -152,10 +153,10 @@ const fn lookup() -> [u8; SLOTS] {
 pub struct SmallClass(u8);
 
 impl SmallClass {
-    /// Count of the numbers, of which 0 names no class.
+    /// Number of class numbers, including 0, which names no class.
     pub const NUMBERS: usize = SIZES.len();
 
-    /// Returns the class of a size, or `None` above 32 KiB. A size of 0 is of the first class. O(1).
+    /// Returns the class of a size, or `None` above 32 KiB. A size of 0 has the first class. O(1).
     pub const fn of(bytes: u64) -> Option<Self> {
         if bytes > SMALL_MAX_BYTES {
             return None;
@@ -163,7 +164,7 @@ impl SmallClass {
         Some(Self(LOOKUP[slot(bytes)]))
     }
 
-    /// Returns the class of this number, 1 to 66.
+    /// Returns the class with this number, or `None` unless the number is 1 to 66.
     pub const fn from_number(number: u64) -> Option<Self> {
         if number == 0 || number >= Self::NUMBERS as u64 {
             return None;

@@ -1,15 +1,16 @@
-//! Configurations of a planner and a pool, as data.
+//! Configurations of a planner and a pool.
 
 use crate::units::{Align, Granule};
 
-/// The step from which lives are recorded, and the end of the planning. Each step ends with a round.
+/// The steps that are recorded: the first one, and the rule by which planning ends. Each recorded step ends with a
+/// round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     /// The step, counted from 0, at whose start recording begins.
     pub start: i64,
-    /// The planning is over after more stable rounds in a row than this.
+    /// Planning ends after more than this number of stable rounds in a row.
     pub stable: i64,
-    /// The planning is over after more rounds than this.
+    /// Planning ends after more than this number of rounds.
     pub max: i64,
 }
 
@@ -25,12 +26,12 @@ impl Window {
 /// The configuration of a planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannerConfig {
-    /// If off, calls have no effect, and there is never a plan.
+    /// Whether the planner works. If not, calls have no effect, and there is never a plan.
     pub enabled: bool,
-    /// When lives are recorded.
+    /// The steps in which lives are recorded.
     pub window: Window,
-    /// A block that is freed more steps than this after its allocation does not enter the plan: it would hold its place
-    /// through all of them.
+    /// Maximum age of a block in the plan, in steps from its allocation to its free. An older block would hold its
+    /// place through all of these steps.
     pub max_age_steps: u64,
 }
 
@@ -56,19 +57,19 @@ impl Default for PlannerConfig {
     }
 }
 
-/// The number of records that plans have room for. Their memory is reserved when the plans are created, and not
+/// The number of records that plans have room for. Their memory is allocated when the plans are created, but not
 /// touched before a record needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlanCapacity {
-    /// Blocks freed between two rounds.
+    /// Number of blocks freed between two rounds.
     pub stats: usize,
-    /// Size classes of a plan.
+    /// Number of size classes of a plan.
     pub bins: usize,
-    /// Blocks of a plan.
+    /// Number of blocks of a plan.
     pub blocks: usize,
-    /// Virtual blocks of a plan.
+    /// Number of virtual blocks of a plan.
     pub virtuals: usize,
-    /// Whether sizes up to 32 KiB are planned too.
+    /// Whether sizes up to 32 KiB are also planned.
     pub small: bool,
 }
 
@@ -82,7 +83,7 @@ pub struct Replan {
 }
 
 impl Replan {
-    /// More than one in ten, three times in a row.
+    /// The pool plans again after three steps in a row in which the plan missed more than one request in ten.
     pub const DEFAULT: Self = Self {
         miss_percent: 10,
         steps: 3,
@@ -94,17 +95,17 @@ impl Replan {
 pub struct PlannedPoolConfig {
     /// The configuration of its planner.
     pub planner: PlannerConfig,
-    /// The unit of the backend's ranges: sizes and addresses are multiples of it.
+    /// The unit of the ranges requested from the backend: their sizes and addresses are multiples of it.
     pub unit: Align,
     /// Maximum bytes that a plan may take.
     pub cap_bytes: u64,
-    /// When to plan again; `None` is never.
+    /// When to plan again; `None` for never.
     pub replan: Option<Replan>,
 }
 
 impl PlannedPoolConfig {
-    /// Creates a configuration for ranges in multiples of 256 bytes, without a cap, that plans
-    /// again when steps change.
+    /// Creates a configuration for ranges in multiples of 256 bytes, without a cap. The pool plans again when steps
+    /// change.
     pub const fn new() -> Self {
         Self {
             planner: PlannerConfig::new(),

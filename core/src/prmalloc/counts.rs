@@ -1,16 +1,16 @@
-//! The counts of a pool, and the end of its plan's use.
+//! The counts of a pool, and the rule by which its plan is worn out.
 
 use super::config::Replan;
 
-/// Requests that a pool served, and bytes that it holds. The first three do not count sizes below the smallest bin.
+/// Requests that a pool served, and bytes that it holds. The first three counts leave out sizes that are not planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolCounts {
     /// Requests served by the plan.
     pub hits: u64,
-    /// Requests not served because all blocks of the bin were in use.
+    /// Requests that the plan did not serve because all suitable blocks were in use.
     pub missed: u64,
-    /// Requests not served because the plan has no bin for the size.
+    /// Requests that the plan did not serve because it has no bin for the size.
     pub no_bin: u64,
     /// Bytes held in slabs.
     pub slab_bytes: u64,
@@ -33,13 +33,13 @@ pub(super) struct StepWatch {
 }
 
 impl StepWatch {
-    /// Begins the use of a plan.
+    /// Begins to watch a plan.
     pub(super) fn begin(&mut self, counts: PoolCounts) {
         self.last = counts;
         self.bad_steps = 0;
     }
 
-    /// Ends a step. Returns whether the plan is worn out now.
+    /// Notes the end of a step. Returns whether the plan is now worn out.
     pub(super) fn is_worn_out(&mut self, rule: Replan, counts: PoolCounts) -> bool {
         let misses = |counts: PoolCounts| counts.missed.saturating_add(counts.no_bin);
         let missed = misses(counts).saturating_sub(misses(self.last));

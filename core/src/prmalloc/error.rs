@@ -1,17 +1,17 @@
-//! Why there is no plan, as a value.
+//! [`PlanError`]: why there is no plan.
 
 use core::fmt;
 
 use crate::ByteCount;
 
-/// The reason why a round made no plan, or why a pool does not serve from the plan. The planner is done then, until
-/// [`reset`](super::Planner::reset). A pool continues as before.
+/// The reason why a round made no plan, or why a pool does not serve from the plan. The planner is then done, until it
+/// is [reset](super::Planner::reset) or recording restarts ([`replan`](super::TensorPool::replan)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PlanError {
     /// More blocks were freed in a round than there is room for.
     StatsFull {
-        /// Lives for which there was no room.
+        /// Number of lives for which there was no room.
         lost: u64,
     },
     /// The plan has more size classes than there is room for.
@@ -20,7 +20,7 @@ pub enum PlanError {
     BlocksFull,
     /// The plan has more virtual blocks than there is room for.
     VirtualsFull,
-    /// The planner was reset since the round was due.
+    /// The planner was reset after the round became due.
     Outdated,
     /// The pool's backend has no memory for the slabs.
     OutOfMemory {
@@ -34,7 +34,7 @@ pub enum PlanError {
         /// Bytes that the pool may take.
         cap_bytes: u64,
     },
-    /// Two older plans have blocks in use, or slabs that the backend refused.
+    /// There is no spare plan: two older plans have blocks in use or slabs that the backend refused to take back.
     Draining,
 }
 

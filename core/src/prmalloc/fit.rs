@@ -1,12 +1,13 @@
-//! The fit puts each stat into a block whose other stats end before it begins or begin after it ends.
+//! The fit puts each stat into a block. Every other stat of the block ends before this one begins, or begins after it
+//! ends.
 //!
-//! It goes from the largest bin down, so that, when a bin's turn comes, the larger bins whose gaps it may use are
-//! settled. Upstream calls it best fit, but it takes the first block that suffices: one of the bin's own, then one of a
-//! larger bin, going upwards, then a new block of the bin. If a larger bin's block is taken, the bin gets a virtual
-//! block.
+//! The bins are filled from the largest down, so that the larger bins, whose gaps a bin may use, are complete before
+//! its turn. Upstream calls this best fit, but it takes the first block that suffices: first one of the bin's own, then
+//! one of a larger bin, going upwards, then a new block of the bin. If a larger bin's block is taken, the bin gets a
+//! virtual block.
 //!
-//! O(n log n) for sorting and O(n x blocks) for the search through the blocks; a block remembers where the last
-//! search ended, so that its stats are walked about once for each bin below it.
+//! Sorting is O(n log n), and the search through the blocks is O(n x blocks). A block remembers where the last search
+//! ended, so that its stats are walked about once for each smaller bin.
 
 use super::error::PlanError;
 use super::life::AllocStat;
@@ -14,14 +15,15 @@ use super::policy::ClassPolicy;
 use super::records::{Listed, RecordLink};
 use crate::units::Align;
 
-/// The order and the rule of a fit. First fit has anomalies, so both are tried.
+/// The order of a fit and its rule for overlaps. First fit has anomalies, so both ways are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FitWay {
-    /// In order of beginnings, the longer life first among equals, which needs only as many blocks as lives overlap in
-    /// a bin. A life ends before its last tick begins, so another life may begin where it ends; a life without a tick
-    /// counts as one tick long, as it needed memory.
+    /// In order of beginnings, and among equal ones the longer life first. A bin then needs only as many blocks as it
+    /// has overlapping lives. A life does not include the tick at which it ends, so another life may begin there. A
+    /// life without a tick counts as one tick long, because it needed memory.
     Sorted,
-    /// The way of upstream, in order of arrival, which is the order of the frees; any common endpoint is an overlap.
+    /// Upstream's way: in the order in which the stats arrived, which is that of the frees. Lives with a common
+    /// endpoint overlap.
     AsFreed,
 }
 
@@ -47,10 +49,10 @@ impl ClassPolicy {
         Ok(())
     }
 
-    /// Fits the stats, whose bins are open. `order` is scratch space, with a place for each stat.
+    /// Fits the stats, whose bins must be open. `order` is scratch space, with a place for each stat.
     ///
     /// # Errors
-    /// If a table is full. Stats that were placed before stay.
+    /// [`PlanError`] if a table is full. Stats that were already placed stay.
     pub(super) fn fit(
         &mut self,
         stats: &[AllocStat],
@@ -136,8 +138,8 @@ impl ClassPolicy {
         None
     }
 
-    /// Returns whether the block is free all through the stat's life. Leaves the block's cursor at the last member
-    /// that begins no later.
+    /// Returns whether the block is free during the whole life of the stat. Leaves the block's cursor at the last
+    /// member that does not begin later than the stat.
     fn takes(&mut self, block: usize, stats: &[AllocStat], number: usize, way: FitWay) -> bool {
         let stat = &stats[number];
         let record = &mut self.blocks[block];
@@ -162,7 +164,7 @@ impl ClassPolicy {
             && after.index().is_none_or(|i| way.apart(stat, &stats[i]))
     }
 
-    /// Inserts the stat behind the block's cursor, where `takes` left it.
+    /// Inserts the stat after the block's cursor, where `takes` left it.
     fn insert(&mut self, block: usize, number: usize) {
         let link = RecordLink::to(number);
         let record = &mut self.blocks[block];
@@ -174,7 +176,7 @@ impl ClassPolicy {
         record.cursor = link;
     }
 
-    /// Records in each block when its last stat ends.
+    /// Records in each block the end of its last stat.
     pub(super) fn note_ends(&mut self, stats: &[AllocStat]) {
         for block in self.blocks.iter_mut() {
             let mut link = block.first_member;

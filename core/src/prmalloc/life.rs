@@ -1,7 +1,7 @@
-//! Lives of blocks, and the blocks of the backend by address, in place of a header.
+//! Lives of blocks, and a table of the backend's blocks by address, which replaces headers.
 //!
-//! Ticks are 64 bits wide, a count of events, or microseconds from the caller's clock. With a count no two events share
-//! a tick; with a clock they may.
+//! Ticks have 64 bits. They count events, or they are microseconds from the caller's clock; events can share a tick
+//! only with a clock.
 
 use crate::error::ConfigError;
 use crate::table::fixed_vec::FixedVec;
@@ -22,8 +22,8 @@ pub struct AllocStat {
 }
 
 impl AllocStat {
-    /// Creates the life of a block of any alignment. An end before the beginning, from a clock that
-    /// stepped back, counts as the beginning.
+    /// Creates the life of a block that needs no alignment. If a clock stepped back and `end` is before `begin`, the
+    /// life ends at `begin`.
     pub const fn new(begin: u64, end: u64, bytes: u64) -> Self {
         Self {
             begin,
@@ -42,13 +42,13 @@ impl AllocStat {
 /// The life of a block in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OpenLife {
-    /// Begin, size and alignment as requested; the end is not known yet.
+    /// Beginning, size and alignment as requested; the end is not known yet.
     pub(super) stat: AllocStat,
-    /// Number of steps begun when the block was allocated.
+    /// Number of steps that had begun when the block was allocated.
     pub(super) born_step: u64,
 }
 
-/// A block of the backend in use.
+/// A live block of the backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BackendBlock {
     /// The range from the backend.
@@ -56,7 +56,7 @@ pub(super) struct BackendBlock {
     pub(super) life: OpenLife,
 }
 
-/// The blocks of the backend in use, in the slots of a [probed](crate::table::probe) table.
+/// The live blocks of the backend, in the slots of a [probed](crate::table::probe) table.
 #[derive(Debug)]
 pub(super) struct BackendBlocks {
     slots: FixedVec<Option<BackendBlock>>,
@@ -64,7 +64,7 @@ pub(super) struct BackendBlocks {
 }
 
 impl BackendBlocks {
-    /// Creates a map of `slots` slots, of which one stays vacant.
+    /// Creates a map with `slots` slots, of which one stays vacant.
     pub(super) fn new(slots: usize) -> Result<Self, ConfigError> {
         Ok(Self {
             slots: FixedVec::filled_with(slots, || None)?,
@@ -76,7 +76,7 @@ impl BackendBlocks {
         self.slots.len()
     }
 
-    /// Inserts a block. Returns `false` if the map is full or holds the address already.
+    /// Inserts a block. Returns `false` if the map is full or already holds the address.
     pub(super) fn insert(&mut self, live: BackendBlock) -> bool {
         // One slot must stay vacant, so that every search ends.
         if self.used + 1 >= self.slots.len() {

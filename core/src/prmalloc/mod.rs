@@ -1,23 +1,24 @@
 //! Size bins planned from recorded steps, after DeepRec's PRMalloc.
 //!
-//! If the steps of a program allocate nearly the same blocks, some of its steps are recorded. Each size class, a *bin*,
-//! then gets as many blocks as its lives need when lives that do not overlap share a block; a bin may also use the gaps
-//! of larger bins' blocks (*virtual blocks*, which cost nothing). Of three ways to classify sizes, [`Interval`], the
-//! cheapest is kept. Later steps pop blocks from stacks.
+//! This is for programs whose steps allocate nearly the same blocks. Some of the steps are recorded. Each size class, a
+//! *bin*, then gets as many blocks as its lives need if lives that do not overlap share a block. A bin may also use the
+//! gaps in the blocks of larger bins, through *virtual blocks*, which cost nothing. Sizes are classified in three ways
+//! ([`Interval`]), and the cheapest plan is kept. Later steps pop blocks from stacks.
 //!
-//! * [`Plans`]: a value; stats in, plans out. No clock, no lock.
-//! * [`Planner`]: counts steps, records, returns a [`Round`] when one is due.
-//! * [`TensorPool`]: serves from the plan over a [`SubAllocator`](crate::SubAllocator).
+//! * [`Plans`] makes plans from stats. It has no clock and no lock.
+//! * [`Planner`] counts steps, records lives, and returns a [`Round`] when one is due.
+//! * [`TensorPool`] serves from the plan, with memory from a [`SubAllocator`](crate::SubAllocator).
 //!
-//! A plan is made in the records from which it then serves; the pool swaps them for spare ones.
+//! A plan serves from the records in which it was made. The pool swaps these records for spare ones.
 //!
-//! `docs/CONFORMANCE.md` lists the differences from DeepRec's PRMalloc, which `larder-model` has unchanged. This module
-//! works on numbers. Everything except the configuration requires the feature `alloc`: records are allocated on the
-//! heap when a value is created ([`PlanCapacity`]), and a full table is an error value.
+//! `docs/CONFORMANCE.md` lists the differences from DeepRec's PRMalloc; `larder-model` has an unchanged version of it.
+//! This module touches no memory; its addresses are numbers. Everything except the configuration requires the feature
+//! `alloc`: the records are allocated on the heap when a value is created ([`PlanCapacity`]). A full table is reported
+//! as an error value.
 //!
-//! Limits of a plan: blocks are taken from any free place of their bin and not from the planned one, so that with
-//! virtual blocks a repeating step may miss now and then. Different sizes cannot share memory except through larger
-//! bins, so a pool needs more memory than an allocator that splits and joins; it saves time and page faults.
+//! A plan has two limits. A request takes any free block of its bin and not the planned one, so with virtual blocks
+//! even a step that repeats exactly may sometimes miss. Different sizes can share memory only through larger bins, so a
+//! pool needs more memory than an allocator that splits and joins; it saves time and page faults.
 
 mod config;
 mod settings;

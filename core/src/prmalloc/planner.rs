@@ -1,11 +1,10 @@
 //! The planner: counts steps, records lives in its window, and returns a round when one is due.
 //!
 //! It runs nothing by itself: a due round is a value, and its holder runs it, immediately or on another thread. Steps
-//! may come from many threads; the plan belongs to the planner, so loads of different shapes are planned separately, by
-//! planners of their own.
+//! may come from many threads. A planner has one plan, so loads of different shapes need separate planners.
 //!
 //! Locks: the state (plans and counts of rounds), then the notes. A free takes only the lock of the notes, and a round
-//! holds that one just to take over the records.
+//! holds this lock only while it takes over the records.
 
 use super::config::{PlanCapacity, PlannerConfig};
 use super::error::PlanError;
@@ -32,7 +31,7 @@ struct PlannerState {
     failed: Option<PlanError>,
 }
 
-/// The records since the last round, and the planner's stage.
+/// The lives recorded since the last round, and the planner's stage.
 struct Notes {
     stage: PlannerStage,
     generation: Generation,
@@ -40,19 +39,19 @@ struct Notes {
     lost: u64,
 }
 
-/// Number of times that recording has begun or been abandoned. A step or round belongs to one generation.
+/// Number of times that recording has begun or was abandoned. A step or round belongs to one generation.
 type Generation = u64;
 
 /// The stage of a planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlannerStage {
-    /// No step is recorded yet.
+    /// Recording has not begun.
     Off,
     /// Lives are recorded.
     On,
     /// A round is due or under way.
     Rounding,
-    /// The plan is made, or could not be.
+    /// The plan is made, or could not be made.
     Done,
 }
 
@@ -83,11 +82,11 @@ pub enum RoundEnd<T = ()> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PlannerProgress {
-    /// Steps begun.
+    /// Number of steps begun.
     pub steps: u64,
-    /// Rounds run.
+    /// Number of rounds run.
     pub rounds: i64,
-    /// Stable rounds in a row, up to the last one.
+    /// Number of stable rounds in a row, up to the last round.
     pub stable_rounds: i64,
     /// The current stage.
     pub state: PlannerStage,
@@ -124,7 +123,7 @@ impl<W: Wait> Planner<W> {
         if !self.config.enabled {
             return OpenStep { generation: 0 };
         }
-        // A count of 2^63 or more is beyond every window.
+        // A step number of 2^63 or more is beyond every window.
         let step = i64::try_from(self.steps.fetch_add(1, Ordering::Relaxed)).unwrap_or(i64::MAX);
         self.notes.with(|notes| {
             if step == self.config.window.start && notes.stage == PlannerStage::Off {
@@ -153,8 +152,8 @@ impl<W: Wait> Planner<W> {
     /// Runs a round. O(n log n + n b) for n recorded lives and b planned blocks.
     ///
     /// # Errors
-    /// If a table is full; there is no plan then, and the planner is done. If the planner was reset since the round was
-    /// due, nothing changes.
+    /// [`PlanError`] if a table is full; there is then no plan, and the planner is done. [`PlanError::Outdated`] if the
+    /// planner was reset after the round became due; nothing has changed then.
     pub fn run(&self, round: Round) -> Result<RoundEnd, PlanError> {
         self.run_and(round, |_| ())
     }
@@ -166,7 +165,7 @@ impl<W: Wait> Planner<W> {
         finish: impl FnOnce(&mut Plans) -> T,
     ) -> Result<RoundEnd<T>, PlanError> {
         self.state.with(|state| {
-            // The stage ends or is reset under the state's lock only.
+            // This stage ends, or is reset, only under the state's lock.
             let is_due = self.notes.with(|notes| {
                 let is_due = notes.is(PlannerStage::Rounding, round.generation);
                 if is_due {
@@ -204,7 +203,7 @@ impl<W: Wait> Planner<W> {
     }
 
     /// Records the life of a freed block that was allocated in step `born_step`, if lives are recorded and the block is
-    /// not too old for the plan. A life for which there is no room makes the next round fail. O(1).
+    /// not too old for the plan. If there is no room for a life, the next round will fail. O(1).
     pub fn record(&self, stat: AllocStat, born_step: u64) {
         let age = self.steps().saturating_sub(born_step);
         if age <= self.config.max_age_steps {
@@ -212,19 +211,19 @@ impl<W: Wait> Planner<W> {
         }
     }
 
-    /// Returns how many steps have begun.
+    /// Returns the number of steps that have begun.
     pub fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// Returns the cheapest plan so far, an empty one if nothing was recorded. Returns `None` if
-    /// the planner is not enabled or a round failed.
+    /// Returns the cheapest plan so far, which is empty if nothing was recorded. Returns `None` if the planner is not
+    /// enabled or a round failed.
     pub fn best(&self) -> Option<Best> {
         self.with_plans(Plans::best)
     }
 
-    /// Runs `f` with the plans under their lock, or returns `None` as [`best`](Self::best) does. A
-    /// [`TensorPool`](super::TensorPool) moves the bins of the cheapest plan out once it is made.
+    /// Runs `f` with the plans, under their lock. Returns `None` in the cases in which [`best`](Self::best) does. Once
+    /// the cheapest plan is made, a [`TensorPool`](super::TensorPool) moves its bins out.
     pub fn with_plans<R>(&self, f: impl FnOnce(&Plans) -> R) -> Option<R> {
         self.state.with(|state| {
             let usable = self.config.enabled && state.failed.is_none();
@@ -248,8 +247,8 @@ impl<W: Wait> Planner<W> {
         self.notes.with(|notes| notes.stage)
     }
 
-    /// Resets the planner to step 0, with nothing recorded, no rounds and no plan. Steps and rounds
-    /// from before have no effect any more.
+    /// Resets the planner to step 0, with nothing recorded, no rounds and no plan. Earlier steps and rounds no longer
+    /// have any effect.
     pub fn reset(&self) {
         self.state.with(|state| {
             self.steps.store(0, Ordering::Relaxed);
@@ -257,8 +256,8 @@ impl<W: Wait> Planner<W> {
         });
     }
 
-    /// Restarts recording if the planner is done and `may` returns `true`; no round can end while
-    /// `may` runs. Returns whether recording restarted.
+    /// Restarts recording if the planner is done and `may` returns `true`. No round can end while `may` runs. Returns
+    /// whether recording restarted.
     pub(super) fn restart_if(&self, may: impl FnOnce() -> bool) -> bool {
         self.state.with(|state| {
             let done = self.config.enabled && self.state() == PlannerStage::Done;
@@ -288,7 +287,7 @@ impl Notes {
         self.stage == stage && self.generation == generation
     }
 
-    /// Begins a stage and a generation, to which steps and rounds from before do not belong.
+    /// Begins a stage and a new generation, to which earlier steps and rounds do not belong.
     fn begin(&mut self, stage: PlannerStage) {
         self.stage = stage;
         self.generation += 1;

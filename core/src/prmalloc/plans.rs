@@ -1,6 +1,6 @@
-//! The plans of one load under three ways to classify sizes: stats in, the cheapest plan out.
+//! The plans of one load under three ways to classify sizes. [`Plans`] takes stats and returns the cheapest plan.
 //!
-//! A value without clock, lock or steps; [`Planner`](super::Planner) puts them around it.
+//! It has no clock, no lock and no steps; [`Planner`](super::Planner) adds the lock and the steps.
 
 use core::mem;
 
@@ -18,7 +18,7 @@ use crate::table::fixed_vec::FixedVec;
 #[derive(Debug)]
 pub struct Plans {
     stats: FixedVec<AllocStat>,
-    /// Whether the stats are those of the last round, to which blocks refer.
+    /// Whether the stats are those of the last round, to which the blocks refer.
     fitted: bool,
     lost: u64,
     /// The order in which a fit takes the stats.
@@ -34,7 +34,7 @@ pub struct Plans {
 pub struct Best {
     /// The interval of its classes.
     pub interval: Interval,
-    /// Bytes that it needs, without sizes up to 32 KiB.
+    /// Bytes that the plan needs, without sizes up to 32 KiB.
     pub bytes: u64,
 }
 
@@ -61,7 +61,7 @@ impl Plans {
         })
     }
 
-    /// Records a block's life for the next round. A life for which there is no room makes the round fail. O(1).
+    /// Records a block's life for the next round. If there is no room for a life, the round will fail. O(1).
     pub fn push(&mut self, stat: AllocStat) {
         self.forget_fitted();
         if !self.stats.push(stat) {
@@ -69,7 +69,7 @@ impl Plans {
         }
     }
 
-    /// Swaps the stats of the last round with those of the next one, of which `lost` more had no room.
+    /// Swaps the stats of the last round with those of the next one. There was no room for `lost` more stats.
     pub(super) fn swap_stats(&mut self, stats: &mut FixedVec<AllocStat>, lost: u64) {
         self.forget_fitted();
         self.lost += lost;
@@ -80,12 +80,12 @@ impl Plans {
     /// needed another block.
     ///
     /// # Errors
-    /// If a table is full. The plans are incomplete then.
+    /// [`PlanError`] if a table is full. The plans are then incomplete.
     pub fn fit(&mut self) -> Result<bool, PlanError> {
         if self.lost > 0 {
             return Err(PlanError::StatsFull { lost: self.lost });
         }
-        // Without this, the members in an empty round would be those of the round before.
+        // Without this, the members after an empty round would be those of the previous round.
         self.forget_fitted();
         let mut stable = true;
         self.order.resize(self.stats.len(), 0);
@@ -103,7 +103,7 @@ impl Plans {
         &self.policies[interval as usize]
     }
 
-    /// Returns the plan of sizes up to 32 KiB, if they are planned too.
+    /// Returns the plan of sizes up to 32 KiB, or `None` if these are not planned.
     pub fn small(&self) -> Option<&ClassPolicy> {
         self.small.as_ref()
     }
@@ -165,8 +165,8 @@ impl Plans {
         }
     }
 
-    /// Forgets the stats of the last round, but keeps when each block's last life ended, so that blocks that live
-    /// across rounds still count.
+    /// Forgets the stats of the last round, but keeps the end of each block's last life, so that lives that reach from
+    /// one round into the next still count.
     fn forget_fitted(&mut self) {
         if !self.fitted {
             return;
@@ -180,8 +180,8 @@ impl Plans {
     }
 }
 
-/// Fits the stats into one policy twice, sorted and in the order of the frees, and keeps the
-/// smaller plan: first-fit anomalies never cost more than upstream pays.
+/// Fits the stats into one policy twice, sorted and in the order of the frees, and keeps the smaller plan. So an
+/// anomaly of first fit never makes the plan larger than upstream's.
 fn fit_policy(
     policy: &mut ClassPolicy,
     stats: &[AllocStat],

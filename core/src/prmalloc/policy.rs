@@ -1,10 +1,10 @@
-//! One policy: bins with blocks, and virtual blocks that borrow from larger bins.
+//! One policy: bins with blocks, and virtual blocks through which bins borrow from larger ones.
 //!
 //! Invariants:
 //! * POLICY1: bins ascend by class.
-//! * POLICY2: a bin's list holds the blocks of its class, oldest first; a block's members ascend by
-//!   beginning and no two overlap.
-//! * POLICY3: a virtual block's block belongs to a larger bin of the same policy.
+//! * POLICY2: a bin's list holds the blocks of its class, oldest first. The members of a block are in order of
+//!   beginnings and do not overlap.
+//! * POLICY3: the block to which a virtual block leads belongs to a larger bin of the same policy.
 
 use super::class::Classes;
 use super::config::PlanCapacity;
@@ -21,7 +21,7 @@ pub struct ClassPolicy {
     pub(super) bins: FixedVec<Bin>,
     pub(super) blocks: FixedVec<PlanBlock>,
     pub(super) virtuals: FixedVec<VirtualBlock>,
-    /// For each stat of the last round, the next one in its block.
+    /// For each stat of the last round, the next stat in its block.
     pub(super) members: FixedVec<RecordLink>,
     /// In a plan that serves, the blocks by their place.
     pub(super) places: FixedVec<u32>,
@@ -34,30 +34,30 @@ pub struct ClassPolicy {
 pub struct BinPlan {
     /// The size class.
     pub class: u64,
-    /// The size of the class's chunks, not rounded.
+    /// The size of the class's chunks, not rounded up to the alignment.
     pub chunk_bytes: u64,
     /// The largest alignment of a stat of the bin.
     pub align: Align,
-    /// Blocks of its own.
+    /// Number of the bin's own blocks.
     pub blocks: u32,
     /// Virtual blocks.
     pub virtuals: u32,
 }
 
 impl BinPlan {
-    /// Returns the distance of blocks in a slab: the chunk, rounded up to the alignment.
+    /// Returns the distance between blocks in a slab: the chunk size, rounded up to the alignment.
     pub fn stride_bytes(&self) -> u64 {
         round_up(self.chunk_bytes, self.align).unwrap_or(u64::MAX)
     }
 
-    /// Returns the bytes of all its blocks, or `u64::MAX` if 64 bits do not suffice.
+    /// Returns the bytes of all blocks of the bin, or `u64::MAX` if they do not fit 64 bits.
     pub fn bytes(&self) -> u64 {
-        // A bin whose stride 64 bits cannot count matters only once it has blocks.
+        // A stride that does not fit 64 bits matters only if the bin has blocks.
         self.stride_bytes().saturating_mul(u64::from(self.blocks))
     }
 }
 
-/// Counts of records in use.
+/// Numbers of records in use, to which a policy can be reset.
 #[derive(Clone, Copy)]
 pub(super) struct RecordMark {
     blocks: usize,
@@ -91,7 +91,7 @@ impl ClassPolicy {
     pub(super) fn plan_of(&self, bin: &Bin) -> BinPlan {
         BinPlan {
             class: bin.class,
-            // A class in the table is that of a size, so it has a chunk.
+            // A class in the table is the class of some size, so it has a chunk size.
             chunk_bytes: self.classes.chunk_bytes(bin.class).unwrap_or(u64::MAX),
             align: bin.align,
             blocks: bin.block_count,
@@ -99,8 +99,8 @@ impl ClassPolicy {
         }
     }
 
-    /// Returns the targets of a bin's virtual blocks, oldest first: the place of each in the table
-    /// of blocks, and its class.
+    /// Returns the blocks to which a bin's virtual blocks lead, oldest first: the index of each in the table of blocks,
+    /// and its class.
     pub fn virtuals_of(&self, class: u64) -> impl Iterator<Item = (u32, u64)> {
         let bin = self.position_of(class).map(|at| &self.bins[at]);
         let mut link = bin.map_or(RecordLink::NIL, |bin| bin.virtuals.first);
@@ -111,8 +111,8 @@ impl ClassPolicy {
         })
     }
 
-    /// Returns the blocks in the order in which they were planned: the class of each, and the
-    /// numbers that its stats had in the last round, in the order of their lives.
+    /// Returns the blocks in the order in which they were planned: the class of each, and its stats as their numbers in
+    /// the last round, in the order of their lives.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, impl Iterator<Item = usize>)> {
         let blocks = self.blocks.iter();
         blocks.map(|block| (block.class, self.members_from(block.first_member)))
@@ -126,7 +126,7 @@ impl ClassPolicy {
         })
     }
 
-    /// Returns the bytes that the plan needs, or `u64::MAX` if 64 bits do not suffice. Virtual blocks cost nothing.
+    /// Returns the bytes that the plan needs, or `u64::MAX` if they do not fit 64 bits. Virtual blocks cost nothing.
     /// O(bins).
     pub fn memory_bytes(&self) -> u64 {
         let bytes = self.bins().map(|bin| bin.bytes());
@@ -166,7 +166,7 @@ impl ClassPolicy {
         bin.block_count += 1;
     }
 
-    /// Returns whether the bin at `at` borrows this block already.
+    /// Returns whether the bin at `at` already borrows this block.
     pub(super) fn borrows(&self, at: usize, block: usize) -> bool {
         let mut of_bin = self.virtuals_of(self.bins[at].class);
         of_bin.any(|(target, _)| target as usize == block)
@@ -176,7 +176,7 @@ impl ClassPolicy {
         let index = self.virtuals.len();
         let record = VirtualBlock {
             class: self.bins[at].class,
-            // Blocks are fewer than `MAX_RECORDS`.
+            // There are fewer blocks than `MAX_RECORDS`.
             block: block as u32,
             next: RecordLink::NIL,
         };
@@ -229,7 +229,7 @@ impl ClassPolicy {
         }
     }
 
-    /// Forgets every bin and block. From now on `classes` classifies sizes.
+    /// Forgets every bin and block. From then on `classes` classifies sizes.
     pub(super) fn clear(&mut self, classes: Classes) {
         self.classes = classes;
         self.bins.clear();

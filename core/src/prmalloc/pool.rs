@@ -1,13 +1,13 @@
-//! The pool: serves from the plan, and from the backend if the plan has no block.
+//! [`TensorPool`]: serves from the plan, and from the backend if the plan has no block.
 //!
-//! It works on numbers. Before the first plan, and after one that could not be installed, the backend serves
-//! everything: the pool is in pass-through. Blocks may be freed in any state of the pool, whatever its state was when
-//! they were allocated; their address determines where they belong.
+//! The pool touches no memory; its addresses are numbers. Before the first plan, and after a plan that could not be
+//! installed, the pool is in *pass-through*: the backend serves everything. A block may be freed in any state of the
+//! pool, because its address tells whether it belongs to a plan or to the backend.
 //!
-//! Two plans can be in use at a time: one serves, the older one drains. Its slabs are released when its last block is
-//! freed.
+//! Two plans can be in use at a time: one serves and the older one drains. The slabs of the older plan are released
+//! when its last block is freed.
 //!
-//! The thread that ran a plan's last round installs it: the planned bins are swapped with those of a spare plan,
+//! A plan is installed by the thread that ran its last round. The planned bins are swapped with those of a spare plan,
 //! which then gets its slabs and serves.
 //!
 //! Locks: the planner's, then the pool's own. Neither is held during a call of the backend.
@@ -26,7 +26,7 @@ use crate::sub_allocator::{GrowRequest, SubAllocator};
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::{Addr, Align, round_up};
 
-/// A pool for the memory of tensors over a backend.
+/// A pool for tensors, which gets its memory from a backend.
 ///
 /// ```
 /// use larder_core::prmalloc::*;
@@ -56,8 +56,8 @@ pub struct TensorPool<S, W: Wait = Spin> {
 }
 
 impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
-    /// Creates a pool in pass-through. `live` is the number of slots for blocks of the backend in use: twice as many
-    /// as there will be blocks, so that they are found quickly. One slot stays vacant.
+    /// Creates a pool in pass-through. `live` is the number of slots for live blocks of the backend. Twice the maximum
+    /// number of these blocks keeps look-ups short. One slot stays vacant.
     ///
     /// # Errors
     /// [`ConfigError::Heap`] if the heap has no memory for the records.
@@ -76,8 +76,9 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         })
     }
 
-    /// Allocates a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs O(log bins), and
-    /// O(virtual blocks of the bin) once the bin's own blocks are in use; otherwise it costs a call of the backend.
+    /// Allocates a block of at least `bytes` bytes at a multiple of `align`. A block of the plan costs O(log bins),
+    /// plus O(virtual blocks of the bin) once the bin's own blocks are in use. Any other block costs a call of the
+    /// backend.
     ///
     /// # Errors
     /// [`AllocError`] if the plan has no block, and the backend or the table of its blocks has no room.
@@ -124,7 +125,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
             Err(u32::try_from(state.live.slots()).unwrap_or(u32::MAX))
         });
         entered.map(|()| range.start()).map_err(|records| {
-            // A range that the backend does not take back is its own to account for: the pool has no record of it.
+            // If the backend does not take the range back, the pool has no record of it: accounting for it is up to the
+            // backend.
             let _ = self.backend.release(range);
             if serves {
                 AllocError::TableFull { records }
@@ -141,7 +143,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     pub fn free(&self, addr: Addr) -> Result<(), FreeError> {
         let give_back = |state: &mut PoolState| (state.give_back(addr), state.has_drained());
         let (freed, drained) = self.state.with(give_back);
-        // Moving a plan takes long, and only one of several threads gets it.
+        // The plan is moved only after this check, because moving it takes long. Only one of several threads gets it.
         if drained && let Some(plan) = self.state.with(PoolState::take_drained) {
             self.put_away(plan);
         }
@@ -161,8 +163,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
             if taken {
                 state.counts.direct_bytes -= live.range.bytes();
             } else {
-                // Its slot was vacant a moment ago; if another thread has taken the last vacant slot, the block is left
-                // to the backend.
+                // The block's slot became vacant only a moment ago. If another thread has taken the last vacant slot
+                // since, the block is left to the backend.
                 state.live.insert(live);
             }
         });
@@ -184,8 +186,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         self.planner.start()
     }
 
-    /// Ends a step, and runs the round that is due, if any. [`stop`](Self::stop) leaves the round
-    /// to the caller.
+    /// Ends a step, and runs the round that is due, if there is one. [`stop`](Self::stop) leaves the round to the
+    /// caller.
     ///
     /// # Errors
     /// The errors of [`run`](Self::run).
@@ -196,12 +198,12 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         }
     }
 
-    /// Ends a step. Offers refused slabs to the backend again, and restarts recording if the plan no longer serves.
-    /// Returns the round that is due, if any.
+    /// Ends a step. Slabs that the backend refused are offered to it again, and recording restarts if the plan misses
+    /// too often ([`Replan`](super::Replan)). Returns the round that is due, if there is one.
     pub fn stop(&self, step: OpenStep) -> Option<Round> {
         let round = self.planner.stop(step);
         let refused = || self.state.with(PoolState::take_refused);
-        // Each plan is offered once, since the backend may refuse it again.
+        // The slabs of each plan are offered only once, since the backend may refuse them again.
         let refused = [refused(), refused()].into_iter().flatten();
         refused.for_each(|plan| self.put_away(plan));
         self.plan_again_if_needed();
@@ -224,8 +226,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         }
     }
 
-    /// Restarts recording for another plan, if the planner is done and no older plan has blocks in
-    /// use, so that the new one can be installed. Returns whether recording restarted.
+    /// Restarts recording for another plan and returns `true`, if the planner is done and there is a spare plan to
+    /// install the new one in. There is none while an older plan drains or has slabs that the backend refused.
     pub fn replan(&self) -> bool {
         let may = || self.state.with(|state| state.has_vacant());
         self.planner.restart_if(may)
@@ -234,8 +236,9 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// Runs a round and, if it was the last, installs the plan.
     ///
     /// # Errors
-    /// If there is no plan, or no memory or room for it. The pool continues with the previous plan if blocks of it
-    /// are in use or no memory was requested yet, otherwise in pass-through.
+    /// [`PlanError`] if there is no plan, or no memory or room for it. The pool continues with the previous plan if
+    /// some of its blocks are in use or no memory for the new plan has been requested yet. Otherwise it continues in
+    /// pass-through.
     pub fn run(&self, round: Round) -> Result<RoundEnd, PlanError> {
         let end = self.planner.run_and(round, |plans| self.take_best(plans))?;
         match end {
@@ -247,7 +250,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         }
     }
 
-    /// Moves the cheapest plan into a spare one. Returns it, and the bytes that it needs.
+    /// Moves the cheapest plan into a spare one. Returns the spare one and the bytes that the plan needs.
     fn take_best(&self, plans: &mut Plans) -> Result<(ServedPlan, u64), PlanError> {
         let spare = self.state.with(PoolState::take_vacant);
         let mut plan = spare.ok_or(PlanError::Draining)?;
@@ -260,9 +263,9 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         Ok((plan, bytes))
     }
 
-    /// Requests the slabs of a plan and serves from it. If the previous plan has no block in use, its slabs are
-    /// released first, so that memory need not hold both plans. Otherwise the previous plan serves until the new one
-    /// has its slabs, and then drains.
+    /// Requests the slabs of a plan and serves from the plan. If the previous plan has no block in use, its slabs are
+    /// released first, so that there need not be memory for both plans. Otherwise the previous plan serves until the
+    /// new one has its slabs, and then drains.
     fn install(&self, mut plan: ServedPlan, bytes: u64) -> Result<(), PlanError> {
         let unused = self.state.with(PoolState::take_unused);
         unused.into_iter().for_each(|former| self.put_away(former));

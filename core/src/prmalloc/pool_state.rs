@@ -2,9 +2,10 @@
 //!
 //! Invariants:
 //! * PRPOOL1: each of the two plans is in one field, or with a thread that works on it outside the lock.
-//! * PRPOOL2: a plan that drains has blocks in use, or the thread that freed the last one is about to take the plan, to
-//!   release its slabs. A plan in `idle` has none.
-//! * PRPOOL3: if a plan in `idle` has slabs, the backend refused them. No other plan is made in such a plan.
+//! * PRPOOL2: a plan that drains has blocks in use, or the thread that freed the last one is about to take the plan and
+//!   release its slabs. A plan in `idle` has no blocks in use.
+//! * PRPOOL3: if a plan in `idle` has slabs, the backend refused to take them back. Such a plan is not reused for a new
+//!   one.
 
 use super::config::PlanCapacity;
 use super::counts::{PoolCounts, StepWatch};
@@ -19,7 +20,7 @@ pub(super) struct PoolState {
     pub(super) serving: Option<ServedPlan>,
     /// The former plan, kept until its last block is freed.
     draining: Option<ServedPlan>,
-    /// The other plans, by their numbers.
+    /// The plans that are not in use, by their numbers.
     idle: [Option<ServedPlan>; 2],
     pub(super) live: BackendBlocks,
     ticks: u64,
@@ -29,9 +30,9 @@ pub(super) struct PoolState {
 
 /// A block that was freed.
 pub(super) enum FreedState {
-    /// The block was a plan's.
+    /// The block belonged to a plan.
     Planned(OpenLife),
-    /// The block was the backend's.
+    /// The block came from the backend.
     Direct(BackendBlock),
 }
 
@@ -101,7 +102,7 @@ impl PoolState {
         self.draining.take_if(|plan| plan.is_unused())
     }
 
-    /// Takes a plan in which another plan can be made.
+    /// Takes a plan that can be reused for a new one.
     pub(super) fn take_vacant(&mut self) -> Option<ServedPlan> {
         let mut idle = self.idle.iter_mut();
         idle.find_map(|plan| plan.take_if(|plan| plan.slab_bytes() == 0))
@@ -117,7 +118,8 @@ impl PoolState {
         self.serving.take_if(|plan| plan.is_unused())
     }
 
-    /// Serves from a plan. Returns the previous plan if it has no block in use; otherwise that plan drains.
+    /// Serves from `plan` from now on. Returns the previous plan if it has no block in use; otherwise the previous plan
+    /// drains.
     pub(super) fn serve(&mut self, plan: ServedPlan) -> Option<ServedPlan> {
         self.watch.begin(self.counts);
         let former = self.serving.replace(plan)?;

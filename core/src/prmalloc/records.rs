@@ -1,11 +1,12 @@
 //! The records of a plan: bins, blocks and virtual blocks, and the lists that link them.
 //!
-//! They are the same while a plan is made and while it serves. Fields that only one of the two uses say so.
+//! The same records are used while a plan is made and while it serves. The comment of a field that is used only in one
+//! of these phases says so.
 
 use super::life::OpenLife;
 use crate::units::Align;
 
-/// The place of a record in its table, or none.
+/// The index of a record in its table, or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RecordLink(u32);
 
@@ -57,8 +58,7 @@ impl RecordList {
         self.last = link;
     }
 
-    /// Pushes the record at `index` to the front. From then on the list is a stack, to which
-    /// nothing is appended.
+    /// Pushes the record at `index` to the front. From then on the list is a stack, and no record is appended to it.
     pub(super) fn push<R: Listed>(&mut self, records: &mut [R], index: usize) {
         *records[index].next() = self.first;
         self.first = RecordLink::to(index);
@@ -90,13 +90,13 @@ pub(super) struct Bin {
     pub(super) block_count: u32,
     /// Virtual blocks.
     pub(super) virtual_count: u32,
-    /// Its blocks, oldest first; in a plan that serves, a stack of the free ones.
+    /// The bin's blocks, oldest first; in a plan that serves, a stack of the free ones.
     pub(super) blocks: RecordList,
-    /// Its virtual blocks, oldest first; in a plan that serves, a stack of those not lent.
+    /// The bin's virtual blocks, oldest first; in a plan that serves, a stack of those that are not lent.
     pub(super) virtuals: RecordList,
-    /// In a plan that serves, the address at which its blocks begin.
+    /// In a plan that serves, the address at which the bin's blocks begin.
     pub(super) base: u64,
-    /// In a plan that serves, the place of its first block.
+    /// In a plan that serves, the place of the bin's first block.
     pub(super) first_place: usize,
 }
 
@@ -118,22 +118,22 @@ impl Bin {
 /// A block of a bin.
 #[derive(Debug)]
 pub(super) struct PlanBlock {
-    /// Its bin's class.
+    /// The class of the block's bin.
     pub(super) class: u64,
     next: RecordLink,
-    /// While the plan is made, its stats by beginning; no two overlap.
+    /// While the plan is made, the first of the block's stats, which are in order of beginnings and do not overlap.
     pub(super) first_member: RecordLink,
-    /// The member behind which the last search ended.
+    /// The member after which the last search ended.
     pub(super) cursor: RecordLink,
-    /// When the last stat of earlier rounds ended.
+    /// The tick at which the last stat of earlier rounds ended.
     pub(super) busy_until: u64,
-    /// In a plan that serves, its bin.
+    /// In a plan that serves, the index of the block's bin.
     pub(super) bin: usize,
-    /// Number of blocks in front of it, in this bin and in smaller ones.
+    /// The block's place: the number of blocks before it, in its bin and in smaller ones.
     pub(super) place: usize,
-    /// The virtual block through which it was lent, if it was.
+    /// The virtual block through which this block was lent, if it was.
     pub(super) lent: RecordLink,
-    /// The life that it serves now.
+    /// The life that the block serves now.
     pub(super) life: Option<OpenLife>,
 }
 
@@ -164,7 +164,7 @@ impl Listed for PlanBlock {
 pub(super) struct VirtualBlock {
     /// The class of the borrowing bin.
     pub(super) class: u64,
-    /// The block for which it was planned. Any block of the same bin will do.
+    /// The block for which it was planned. Any other block of the same bin serves as well.
     pub(super) block: u32,
     pub(super) next: RecordLink,
 }

@@ -1,7 +1,7 @@
-//! A plan that serves: the cheapest policy above 32 KiB and the policy for smaller sizes, each over its slab.
+//! A plan that serves: the cheapest policy above 32 KiB and the policy up to 32 KiB, each with its own slab.
 //!
-//! A pool has two. Each is behind the pool's lock, or with a thread that requests its slabs from the backend or
-//! releases them.
+//! A pool has two such plans. A plan is behind the pool's lock, or with a thread that requests its slabs from the
+//! backend or releases them.
 
 use super::class::{Classes, Interval, SMALL_MAX_BYTES};
 use super::config::PlanCapacity;
@@ -15,7 +15,7 @@ use crate::units::{Addr, Align};
 
 /// A plan with its memory.
 pub(super) struct ServedPlan {
-    /// Its number among the pool's two plans.
+    /// The plan's number among the pool's two.
     pub(super) number: usize,
     small: Option<ClassPolicy>,
     large: ClassPolicy,
@@ -35,7 +35,7 @@ impl ServedPlan {
         })
     }
 
-    /// Swaps its policies, which have no slabs, with the cheapest of the plans.
+    /// Swaps the policies, which have no slabs, with the cheapest of `plans`.
     pub(super) fn take_best(&mut self, plans: &mut Plans) {
         plans.swap_best(&mut self.small, &mut self.large);
         self.policies_mut().for_each(ClassPolicy::fill_stacks);
@@ -49,13 +49,13 @@ impl ServedPlan {
         self.small.iter_mut().chain([&mut self.large])
     }
 
-    /// Requests the slabs, each a multiple of `unit`. Returns whether it has all of them.
+    /// Requests the slabs, each a multiple of `unit`. Returns whether all of them were granted.
     pub(super) fn fill(&mut self, backend: &impl SubAllocator, unit: Align) -> bool {
         self.policies_mut()
             .all(|policy| fill(policy, backend, unit).is_some())
     }
 
-    /// Offers the slabs to the backend. Returns how many bytes it took.
+    /// Offers the slabs to the backend. Returns the number of bytes that it took back.
     pub(super) fn empty(&mut self, backend: &impl SubAllocator) -> u64 {
         let held = self.slab_bytes();
         for policy in self.policies_mut() {
@@ -68,7 +68,7 @@ impl ServedPlan {
     /// Returns the bytes of its slabs.
     pub(super) fn slab_bytes(&self) -> u64 {
         let slabs = self.policies().filter_map(|policy| policy.slab);
-        // Ranges that do not overlap: their sum fits 64 bits.
+        // The slabs do not overlap, so the sum of their sizes fits 64 bits.
         slabs.map(|slab| slab.bytes()).sum()
     }
 
@@ -76,7 +76,7 @@ impl ServedPlan {
         self.used == 0
     }
 
-    /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none left.
+    /// Takes a block for a life. O(log bins), plus O(virtual blocks) if the bin itself has no free block.
     pub(super) fn take(&mut self, life: OpenLife) -> Result<Addr, Miss> {
         let policy = if life.stat.bytes <= SMALL_MAX_BYTES {
             self.small.as_mut().ok_or(Miss::NoBin)?
@@ -105,7 +105,7 @@ fn fill(policy: &mut ClassPolicy, backend: &impl SubAllocator, unit: Align) -> O
     }
     let slab = backend.grow(request).ok()?;
     if slab.bytes() < request.bytes || !slab.start().is_aligned(request.align) {
-        // If the backend does not take the slab back either, the loss is its own.
+        // If the backend does not take the slab back, accounting for it is up to the backend.
         let _ = backend.release(slab);
         return None;
     }

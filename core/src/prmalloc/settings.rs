@@ -1,6 +1,6 @@
-//! The planner's settings, by the names that upstream uses in the environment.
+//! The planner's settings, under the names of upstream's environment variables.
 //!
-//! Nothing here reads an environment: the caller looks names up.
+//! This module does not read the environment: the caller looks the names up.
 
 use core::fmt;
 
@@ -10,20 +10,20 @@ use super::config::PlannerConfig;
 pub const ENABLE_MEMORY_OPTIMIZATION: &str = "ENABLE_MEMORY_OPTIMIZATION";
 /// The step at which recording begins.
 pub const START_STATISTIC_STEP: &str = "START_STATISTIC_STEP";
-/// Maximum number of stable rounds that do not suffice yet.
+/// Planning ends after more than this number of stable rounds in a row.
 pub const STABLE_STATISTIC_STEP: &str = "STABLE_STATISTIC_STEP";
-/// Maximum number of rounds that do not suffice yet.
+/// Planning ends after more than this number of rounds.
 pub const MAX_STATISTIC_STEP: &str = "MAX_STATISTIC_STEP";
-/// The step at which upstream's other forms end recording, which is only checked here.
+/// The step at which upstream's other forms end recording. Here the value is checked and not used.
 pub const STOP_STATISTIC_STEP: &str = "STOP_STATISTIC_STEP";
 
-/// A text that its setting does not accept. The default stays in force.
+/// A text that its setting does not accept. The setting keeps its previous value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BadSetting<'e> {
-    /// The name.
+    /// The setting's name.
     pub name: &'static str,
-    /// The text.
+    /// The text that was not accepted.
     pub text: &'e str,
     /// The expected form.
     pub wanted: &'static str,
@@ -43,8 +43,8 @@ impl PlannerConfig {
     /// Returns this configuration with the values that `lookup` returns for the five names: `enabled`, and the
     /// numbers of its window. Calls `bad` with each text that its setting does not accept.
     ///
-    /// Truth values are `0`, `false`, `1` and `true`, in upper or lower case; numbers are decimal, with a sign, in 64
-    /// bits.
+    /// Truth values are `0`, `false`, `1` and `true`, in upper or lower case. Numbers are decimal, may have a sign, and
+    /// have 64 bits.
     ///
     /// ```
     /// use larder_core::prmalloc::{PlannerConfig, Window};

@@ -1,11 +1,11 @@
-//! A policy that serves: each bin's blocks are adjacent in one slab, and its free blocks are on a stack.
+//! A policy that serves: the blocks of a bin are adjacent in one slab, and the free ones are on the bin's stack.
 //!
-//! There are no headers: a block is found by the number of strides between its bin's base and its address.
+//! Blocks have no headers: a block is found from the number of strides between its bin's base and its address.
 //!
 //! Invariants:
-//! * STACK1: a block is on its own bin's stack, or is in use and has a life.
-//! * STACK2: a virtual block is on its owner's stack, or is named by `lent` of the block allocated through it, so
-//!   that a bin never borrows more blocks of a larger one than were planned.
+//! * STACK1: a block is either on its own bin's stack, or is in use and has a life.
+//! * STACK2: a virtual block is either on its owner's stack, or is named in `lent` of the block that was allocated
+//!   through it. So a bin never borrows more blocks of larger bins than were planned.
 
 use super::life::OpenLife;
 use super::policy::ClassPolicy;
@@ -23,8 +23,8 @@ pub(super) enum Miss {
 }
 
 impl ClassPolicy {
-    /// Turns the lists of the bins into stacks, with the oldest block and the newest virtual block
-    /// on top, and numbers the blocks by place. O(records).
+    /// Turns the lists of the bins into stacks, with the oldest block and the newest virtual block on top, and gives
+    /// each block a place. O(records).
     pub(super) fn fill_stacks(&mut self) {
         self.places.clear();
         for (at, bin) in self.bins.iter_mut().enumerate() {
@@ -34,15 +34,15 @@ impl ClassPolicy {
                 let block = &mut self.blocks[index];
                 (block.bin, block.place) = (at, self.places.len());
                 link = *block.next();
-                // There is room for as many as there are blocks, which links name in 32 bits.
+                // There is room for one place per block, and links have 32 bits.
                 let _has_room = self.places.push(index as u32);
             }
             bin.virtuals.reverse(&mut self.virtuals);
         }
     }
 
-    /// Returns the request for a slab with all bins, each at a multiple of its alignment: of 0 bytes if there are no
-    /// blocks, and `None` if 64 bits do not suffice. O(bins).
+    /// Returns the request for a slab that holds all bins, each at a multiple of its alignment. The request is for 0
+    /// bytes if there are no blocks. Returns `None` if the size does not fit 64 bits. O(bins).
     pub(super) fn slab_request(&self, unit: Align) -> Option<GrowRequest> {
         let (mut bytes, mut align) = (0, unit);
         for bin in self.bins().filter(|bin| bin.blocks > 0) {
@@ -62,7 +62,7 @@ impl ClassPolicy {
         for at in 0..self.bins.len() {
             let plan = self.plan_of(&self.bins[at]);
             if plan.blocks > 0 {
-                // All bins were counted before, so they lie inside the slab.
+                // The slab's size includes all bins, so they lie inside it.
                 next = round_up(next, plan.align).unwrap_or(next);
             }
             self.bins[at].base = next;
@@ -71,7 +71,7 @@ impl ClassPolicy {
         self.slab = Some(slab);
     }
 
-    /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none left.
+    /// Takes a block for a life. O(log bins), plus O(virtual blocks) if the bin itself has no free block.
     pub(super) fn take(&mut self, life: OpenLife) -> Result<Addr, Miss> {
         let class = self.classes().class_of(life.stat.bytes);
         let bin = class.and_then(|class| self.position_of(class));
@@ -82,7 +82,7 @@ impl ClassPolicy {
         block.life = Some(life);
         let bin = &self.bins[block.bin];
         let strides = (block.place - bin.first_place) as u64;
-        // Inside the slab, whose addresses fit 64 bits.
+        // The address lies inside the slab, so it fits 64 bits.
         Ok(Addr::new(
             bin.base + strides * self.plan_of(bin).stride_bytes(),
         ))
@@ -99,8 +99,8 @@ impl ClassPolicy {
         Some(block)
     }
 
-    /// Takes a block of a larger bin, through the first of the bin's virtual blocks that leads to
-    /// one.
+    /// Takes a block of a larger bin, through the first of the bin's virtual blocks whose bin has a suitable free
+    /// block.
     fn borrow(&mut self, bin: usize, align: Align) -> Option<usize> {
         let mut before = RecordLink::NIL;
         let mut link = self.bins[bin].virtuals.first;
@@ -139,7 +139,8 @@ impl ClassPolicy {
     fn find(&self, addr: Addr) -> Option<usize> {
         let byte = AddrRange::new(addr, 1)?;
         self.slab.filter(|slab| slab.contains(byte))?;
-        // The last bin that begins no later; bins without blocks begin where the next one does.
+        // This is the last bin that begins at or before the address. A bin without blocks begins where the next bin
+        // begins.
         let behind = self.bins.partition_point(|bin| bin.base <= addr.get());
         let bin = self.bins.get(behind.checked_sub(1)?)?;
         let (offset, plan) = (addr.get() - bin.base, self.plan_of(bin));

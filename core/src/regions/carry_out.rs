@@ -1,4 +1,4 @@
-//! The calls of a [`RegionPool`]'s plans, made to a sub-allocator without the pool's lock.
+//! Carries out the plans of a [`RegionPool`]: calls the sub-allocator while the pool's lock is not held.
 
 use super::grow::GrowTicket;
 use super::grow_behind::{Placed, ResizeStep};
@@ -36,7 +36,7 @@ impl<'t, S: SubAllocator> Source<RegionPool<'t>> for S {
     }
 }
 
-/// Requests the ticket's memory from the sub-allocator, and then less, as long as that helps.
+/// Requests the ticket's memory from the sub-allocator. If it refuses, requests less, as long as that would help.
 fn grow<W: Wait>(
     pool: &Locked<RegionPool<'_>, W>,
     source: &impl SubAllocator,
@@ -58,7 +58,7 @@ fn grow<W: Wait>(
     }
 }
 
-/// Resizes a block in place, requesting memory behind it from the sub-allocator at most once.
+/// Resizes a block in place. If there is no room, memory after the block is requested from the sub-allocator.
 fn resize<W: Wait>(
     pool: &Locked<RegionPool<'_>, W>,
     source: &impl SubAllocator,
@@ -85,7 +85,7 @@ fn grow_behind<W: Wait>(
         }
         match pool.with(|pool| pool.retry_smaller(ticket)) {
             Some(smaller) => ticket = smaller,
-            // Another thread may have freed memory behind the block since.
+            // Another thread may have freed memory after the block meanwhile.
             None => return pool.with(|pool| pool.resize(block, *to)),
         }
     };
@@ -98,7 +98,7 @@ fn grow_behind<W: Wait>(
                     pool.resize(block, *to)
                 });
             }
-            // The range was not taken back, so it is held for other requests.
+            // The sub-allocator did not take the range back, so the pool holds it for other requests.
             pool.with(|pool| pool.commit_and_resize(ticket, range, block, to))
         }
     };
@@ -108,15 +108,16 @@ fn grow_behind<W: Wait>(
     committed.result
 }
 
-/// Releases a range that could not be accepted, unless it overlaps held memory: releasing that would take memory from
-/// under live blocks. If the sub-allocator refuses the range, the loss is its own.
+/// Releases a range that could not be accepted. A range that overlaps held memory is not released, because live blocks
+/// may lie in it. If the sub-allocator refuses to take the range back, accounting for it is up to the sub-allocator.
 fn release_rejected(source: &impl SubAllocator, rejected: Rejected<RegionError, AddrRange>) {
     if rejected.error != RegionError::Overlap {
         source.release(rejected.value).ok();
     }
 }
 
-/// Releases the ticket's range to the sub-allocator, or reports its refusal. Returns the bytes taken.
+/// Releases the ticket's range to the sub-allocator, and reports the outcome to the pool. Returns the bytes that were
+/// taken back.
 fn give_back<W: Wait>(
     pool: &Locked<RegionPool<'_>, W>,
     source: &impl SubAllocator,
@@ -131,8 +132,8 @@ fn give_back<W: Wait>(
     0
 }
 
-/// Offers the sub-allocator one range towards the bytes that `wanted` returns. Returns the bytes taken, or `None` if
-/// there was nothing to offer.
+/// Offers the sub-allocator one range, to release some of the bytes that `wanted` returns. Returns the bytes that were
+/// taken back, or `None` if there was nothing to offer.
 fn release_one<W: Wait>(
     pool: &Locked<RegionPool<'_>, W>,
     source: &impl SubAllocator,
@@ -145,8 +146,8 @@ fn release_one<W: Wait>(
     Some(give_back(pool, source, ticket))
 }
 
-/// Releases all free memory, but no more than was held at the start: other threads may grow as fast as this thread
-/// releases. Returns the bytes released.
+/// Releases all free memory, but no more than was held at the start, because other threads may grow the pool as fast as
+/// this thread releases memory. Returns the bytes released.
 fn trim<W: Wait>(pool: &Locked<RegionPool<'_>, W>, source: &impl SubAllocator) -> u64 {
     let before = pool.with(|pool| {
         pool.forget_refusals();
@@ -163,15 +164,15 @@ fn trim<W: Wait>(pool: &Locked<RegionPool<'_>, W>, source: &impl SubAllocator) -
 }
 
 impl<S: SubAllocator, W: Wait> Shared<RegionPool<'_>, S, W> {
-    /// Resizes the block without moving it, as [`BestFit::resize`] does; if the block is the last of the growing range,
-    /// or only free memory lies behind it, the missing memory comes from the source. Makes one call of the
-    /// sub-allocator, or two if it refuses the first.
+    /// Resizes the block without moving it, as [`BestFit::resize`] does. If the block is the last of the growing range,
+    /// or only free memory lies after it, missing memory is requested from the source. The source is asked once, or
+    /// twice if it refuses the first request.
     ///
-    /// The block stays with the caller, so no other thread can take it or its contents; memory behind it goes to the
-    /// thread that is first.
+    /// The block stays with the caller, so no other thread can take it or its contents. Free memory after it goes to
+    /// the thread that is first.
     ///
     /// # Errors
-    /// Returns the block as it was; see [`ResizeError`]. A range from the source that lies elsewhere is released, or
+    /// Returns the block unchanged; see [`ResizeError`]. A range from the source that lies elsewhere is released, or
     /// held if the source does not take it back.
     pub fn resize(
         &self,
@@ -181,8 +182,8 @@ impl<S: SubAllocator, W: Wait> Shared<RegionPool<'_>, S, W> {
         resize(&self.pool, &self.source, block, &to.into())
     }
 
-    /// Releases all free memory in whole regions or in units at the end of the range, regions added by hand included.
-    /// Returns the bytes released.
+    /// Releases all free memory that forms whole regions, including regions added by hand, or units at the end of the
+    /// range. Returns the bytes released.
     pub fn trim(&self) -> u64 {
         trim(&self.pool, &self.source)
     }

@@ -1,4 +1,4 @@
-//! Policies of a pool of regions, as data.
+//! Policies of a pool of regions.
 //!
 //! A configuration is read and checked once, at construction. Only the limit can change later.
 
@@ -12,15 +12,15 @@ use crate::units::Granule;
 pub enum Growth {
     /// One range that grows at its end, in units, by the memory that is missing.
     ///
-    /// Fragmentation of device memory comes mostly from separate regions; one range has no such fragmentation. A range
-    /// from the sub-allocator that is not adjacent becomes a region of its own; with more than eight regions each
-    /// growth is at least an eighth of the held bytes.
+    /// Fragmentation of device memory comes mostly from separate regions; one range has no such fragmentation. If the
+    /// sub-allocator grants a range that is not adjacent, it becomes a region of its own. With more than eight regions,
+    /// each growth is at least an eighth of the held bytes.
     Range {
         /// Every growth is a multiple of this, e.g. the 2 MiB of a physical page of a device. A limit below this unit
         /// allows no growth.
         unit_bytes: u64,
-        /// If set, grow by at least the held bytes divided by this number: that makes fewer sub-allocator calls and
-        /// wastes at most that share.
+        /// If set, every growth is at least the held bytes divided by this number. That makes fewer calls to the
+        /// sub-allocator, and wastes at most this share of the held bytes.
         ahead_divisor: Option<NonZeroU32>,
     },
     /// The allocator does not grow: it has only regions added by hand.
@@ -30,7 +30,7 @@ pub enum Growth {
 /// All policies of one allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionConfig {
-    /// Every chunk is a multiple of this many bytes; a power of two.
+    /// The unit of chunk sizes in bytes, a power of two.
     pub granule_bytes: u64,
     /// Growth policy.
     pub growth: Growth,
@@ -62,7 +62,7 @@ impl RegionConfig {
         }
     }
 
-    /// Checks the fields against each other and returns the granule.
+    /// Checks that the fields do not contradict each other, and returns the granule.
     pub(crate) const fn validate(&self) -> Result<Granule, ConfigError> {
         let Some(granule) = Granule::new(self.granule_bytes) else {
             return Err(ConfigError::Granule);

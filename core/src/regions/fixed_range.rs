@@ -1,12 +1,12 @@
 //! [`FixedRange`]: a sub-allocator that hands out one given range from its start.
 //!
-//! Serves a static buffer, a device region obtained once, a reserved run of addresses, and tests. It hands out
-//! numbers; the caller provides the memory behind them.
+//! It serves a static buffer, a device region that is allocated once, a reserved run of addresses, and tests. It hands
+//! out addresses only; the caller provides the memory.
 //!
-//! Invariant RANGE1: `[start, start + used)` is handed out, the rest is not. Only `used` changes; one compare-and-swap
-//! grants `[old, new)` to exactly one caller, and a release is the reverse, so only the end of the granted part can
-//! come back. No memory is published through it, hence the relaxed orderings: the owner of a range relies on nothing
-//! but the numbers that its own swap returned.
+//! Invariant RANGE1: `[start, start + used)` is handed out, the rest is not. Only `used` changes. One compare-and-swap
+//! grants `[old, new)` to exactly one caller. A release is the reverse swap, so only the end of the granted part can be
+//! released. The orderings are relaxed because no memory is published through `used`: the owner of a range relies only
+//! on the numbers that its own swap returned.
 
 use crate::sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 use crate::sync::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub struct FixedRange {
 }
 
 impl FixedRange {
-    /// Creates a sub-allocator over `range`, none of it granted.
+    /// Creates a sub-allocator over `range`, of which nothing is granted yet.
     #[cfg(not(larder_loom))]
     pub const fn new(range: AddrRange) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl FixedRange {
         }
     }
 
-    /// Creates a sub-allocator over `range`, none of it granted.
+    /// Creates a sub-allocator over `range`, of which nothing is granted yet.
     #[cfg(larder_loom)]
     pub fn new(range: AddrRange) -> Self {
         Self {
@@ -48,12 +48,12 @@ impl FixedRange {
         }
     }
 
-    /// Returns the bytes granted and not taken back.
+    /// Returns the bytes that are granted and not released.
     pub fn used_bytes(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns the next piece if `used` bytes are granted: its range and the new `used`.
+    /// Returns the next piece when `used` bytes are granted: its range and the new value of `used`.
     fn piece(&self, used: u64, request: GrowRequest) -> Option<(AddrRange, u64)> {
         let at = self.range.start().get().checked_add(used)?;
         let start = round_up(at, request.align)?;

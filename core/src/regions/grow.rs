@@ -1,7 +1,7 @@
 //! Growing: how much to request from the sub-allocator, and adding the range that it grants.
 //!
 //! No lock is held during the request, so the requested bytes count against the limit from the moment a [`GrowTicket`]
-//! is issued until it is committed or aborted (BFC7). A limit that is lowered in between takes effect: the commit is
+//! is issued until it is committed or aborted (BFC7). A limit that is lowered meanwhile takes effect: the commit is
 //! then refused and the range is released.
 
 use super::RegionPool;
@@ -12,10 +12,10 @@ use crate::error::{Cause, RegionError, Rejected};
 use crate::sub_allocator::GrowRequest;
 use crate::units::{Addr, AddrRange, Align};
 
-/// Permission to request memory from the sub-allocator; its bytes count against the limit already.
+/// Permission to request memory from the sub-allocator. The bytes already count against the limit.
 ///
-/// It ends with [`RegionPool::commit`], [`RegionPool::abort`] or [`RegionPool::retry_smaller`]; a dropped ticket keeps
-/// its share of the limit for good.
+/// It ends with [`RegionPool::commit`], [`RegionPool::abort`] or [`RegionPool::retry_smaller`]; a ticket that is
+/// dropped keeps its share of the limit forever.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the ticket's bytes count against the limit until it is committed or aborted"]
 pub struct GrowTicket {
@@ -23,15 +23,15 @@ pub struct GrowTicket {
     least_bytes: u64,
     align: Align,
     at: Option<Addr>,
-    /// Whether the request counts on the free end of the newest region.
+    /// Whether the request relies on the free end of the newest region.
     with_end: bool,
     /// The allocator that issued it.
     owner: AllocatorId,
 }
 
-/// More regions than this show that the sub-allocator does not extend one range. Each growth is then a share of the
-/// held bytes, so that the region table does not fill before the memory does (the remaining regions multiply the held
-/// bytes by more than 10^12).
+/// Number of regions up to which growth is not scattered. If there are more, the sub-allocator does not extend one
+/// range. Each growth is then at least a share of the held bytes, so that memory runs out before the region table does
+/// (the remaining regions multiply the held bytes by more than 10^12).
 const SCATTERED_REGIONS: usize = 8;
 /// The divisor of scattered growth: an eighth of the held bytes.
 const SCATTERED_DIVISOR: u64 = 8;
@@ -40,7 +40,7 @@ const SCATTERED_DIVISOR: u64 = 8;
 pub(super) enum GrowthBar {
     /// The chunk table has no record for another region.
     Table,
-    /// No region can be as large as the growth unit makes it.
+    /// The request, rounded up to the growth unit, is larger than any region can be.
     TooLarge,
     /// Memory is short, or growth is not allowed.
     Memory(Cause),
@@ -61,17 +61,18 @@ impl GrowTicket {
         self.bytes
     }
 
-    /// Returns the least bytes that would serve the request behind the ticket.
+    /// Returns the minimum number of bytes that would serve the request for which the ticket was issued.
     pub const fn least_bytes(&self) -> u64 {
         self.least_bytes
     }
 }
 
 impl RegionPool<'_> {
-    /// Decides how much to request so that the request can be served, or why it cannot be.
+    /// Decides how much memory to request so that the allocation can be served, or why it cannot be served.
     ///
-    /// With `with_end` the growth may count on the free end of the newest region. A request does so once; if that did
-    /// not help, because the range was not adjacent or another thread was faster, it requests its whole size.
+    /// With `with_end`, the growth may rely on the free end of the newest region. An allocation tries that only once.
+    /// If it did not help, because the range was not adjacent or another thread was faster, the whole size is
+    /// requested.
     pub(super) fn plan_growth(
         &mut self,
         need: Need,
@@ -105,7 +106,7 @@ impl RegionPool<'_> {
         })
     }
 
-    /// Issues a ticket whose bytes count from now on.
+    /// Issues a ticket, whose bytes count from then on.
     pub(super) fn issue(&mut self, bytes: u64, least_bytes: u64) -> GrowTicket {
         let at = match self.config.growth {
             Growth::Range { .. } => self.chunks.next_address(),
@@ -123,8 +124,8 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Returns the minimum growth that serves a request of which `end_bytes` exist already, or `None` if no region can
-    /// be that large.
+    /// Returns the minimum growth that serves a request for which `end_bytes` are already free at the end, or `None` if
+    /// no region can be that large.
     pub(super) fn least_growth(&self, need: Need, end_bytes: u64) -> Option<u64> {
         let whole = self.chunks.granule().bytes_of(need.size) + self.aligning_bytes(need);
         let missing = whole.saturating_sub(end_bytes).max(1);
@@ -163,13 +164,13 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Returns the worst padding in front of a block in memory whose address is not known yet.
+    /// Returns the maximum padding before a block in memory whose address is not known yet.
     fn aligning_bytes(&self, need: Need) -> u64 {
         self.chunks.granule().bytes_of(need.align - 1)
     }
 
     /// Returns the bytes of the free chunk at the end of the growing range, if the request could use it together with
-    /// memory added behind it.
+    /// memory added after it.
     pub(super) fn usable_end_bytes(&self, need: Need, request: &Request) -> u64 {
         let end = self.chunks.newest_end();
         let usable = match self.chunks.pending(end) {
@@ -180,13 +181,13 @@ impl RegionPool<'_> {
         if self.config.growth == Growth::Fixed || !self.chunks.chunk(end).is_free() || !usable {
             return 0;
         }
-        // The padding is known here; the need of the request counts the worst.
+        // The padding is known here, whereas the growth includes the maximum padding.
         let padding = self.chunks.padding(end, need);
         let usable_bytes = self.chunks.bytes_of(end) + self.aligning_bytes(need);
         usable_bytes - self.chunks.granule().bytes_of(padding)
     }
 
-    /// Stops counting the ticket's bytes, if the ticket is this pool's. Returns whether it is.
+    /// Stops counting the ticket's bytes, if this pool issued the ticket. Returns whether it did.
     fn retire(&mut self, ticket: &GrowTicket) -> bool {
         let is_ours = ticket.owner == self.chunks.id()
             && self.tickets > 0
@@ -202,8 +203,8 @@ impl RegionPool<'_> {
     ///
     /// # Errors
     /// Returns the range, to be released, if it breaks the sub-allocator's promises (too small, misaligned,
-    /// overlapping), if holding it would exceed a limit lowered since then, or if the ticket is another allocator's.
-    /// The ticket is used up either way.
+    /// overlapping), if the limit was lowered and holding the range would exceed it, or if the ticket is from another
+    /// allocator. The ticket is used up in any case.
     pub fn commit(
         &mut self,
         ticket: GrowTicket,
@@ -226,8 +227,8 @@ impl RegionPool<'_> {
         self.retire(&ticket);
     }
 
-    /// Ends a ticket that the sub-allocator refused and returns a smaller one to try, or `None` if a smaller one is of
-    /// no use.
+    /// Ends a ticket that the sub-allocator refused. Returns a smaller one to try, or `None` if a smaller one would be
+    /// of no use.
     pub fn retry_smaller(&mut self, ticket: GrowTicket) -> Option<GrowTicket> {
         if !self.retire(&ticket) {
             return None;
@@ -241,7 +242,8 @@ impl RegionPool<'_> {
         Some(GrowTicket { bytes, ..ticket })
     }
 
-    /// Adds a range of the caller. Under [`Growth::Range`] it enlarges the region right in front of it. O(regions).
+    /// Adds a range of the caller. Under [`Growth::Range`] it enlarges the region that ends where the range begins, if
+    /// there is one. O(regions).
     ///
     /// # Errors
     /// Returns the range if it is misaligned or too large, overlaps a held one or exceeds the limit, or if a table is
@@ -271,7 +273,7 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Returns the region right in front of `range`, if `range` may extend it.
+    /// Returns the region that ends where `range` begins, if `range` may extend it.
     pub(super) fn region_to_extend(&self, range: AddrRange, granules: u32) -> Option<RegionId> {
         match self.config.growth {
             Growth::Range { .. } => self.chunks.region_to_extend(range, granules),

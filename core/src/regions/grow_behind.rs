@@ -1,6 +1,6 @@
-//! A block that grows into new memory of a sub-allocator. If only free chunks that it may take lie behind it, up to the
-//! end of the newest region of a growing range, the missing memory is requested right behind that end, once. A range
-//! elsewhere is of no use to the block and is released.
+//! Grows a block into new memory from a sub-allocator. This is possible if, between the block and the end of the newest
+//! region of a growing range, there are only free chunks that the block may take. The missing memory is then requested,
+//! once, directly after that end. A range elsewhere is of no use to the block and is released.
 
 use super::RegionPool;
 use super::config::Growth;
@@ -18,15 +18,15 @@ pub(super) enum ResizeStep {
     Grow(GrowTicket, Block),
 }
 
-/// The outcome of a range that was requested to lie behind a block.
+/// The outcome of a request for a range after a block.
 pub(super) enum Placed {
     /// The range was committed.
     Committed(CommitOutcome),
-    /// The range is of no use to the block and not held; the ticket still counts.
+    /// The range is of no use to the block and is not held. The ticket still counts.
     Elsewhere(GrowTicket, Block),
 }
 
-/// The effect of a commit on the block that it was made for.
+/// The effect of a commit on the block for which it was made.
 pub(crate) struct CommitOutcome {
     pub(crate) result: Result<Block, Rejected<ResizeError>>,
     /// The range, if it could not be held.
@@ -47,7 +47,7 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Decides how much to request so that the block, for which there is no room now, can have its new size.
+    /// Decides how much memory to request so that the block can have its new size, for which there is no room now.
     fn plan_growth_behind(
         &mut self,
         block: &Block,
@@ -60,7 +60,8 @@ impl RegionPool<'_> {
         let behind = self.chunks.usable_behind(link, missing, to.stream);
         let grows = matches!(self.config.growth, Growth::Range { .. })
             && self.chunks.newest_region() == Some(region);
-        // Growth in flight will take that place, and another request waits for it.
+        // If a ticket is already issued, its range will take the place at the end, and another request waits for that
+        // range.
         if !grows || !behind.to_end || self.tickets > 0 {
             return Err(ResizeError::NoRoom);
         }
@@ -87,7 +88,7 @@ impl RegionPool<'_> {
         Ok(self.issue(bytes, least_bytes))
     }
 
-    /// Holds `range`, which the sub-allocator granted, if it serves the block, and resizes the block.
+    /// If `range`, which the sub-allocator granted, serves the block, holds the range and resizes the block.
     pub(super) fn commit_behind(
         &mut self,
         ticket: GrowTicket,
@@ -123,7 +124,7 @@ impl RegionPool<'_> {
         CommitOutcome { result, rejected }
     }
 
-    /// Returns whether the range lies right behind the block's region, with only memory that the block may take in
+    /// Returns whether the range begins where the block's region ends, and only memory that the block may take lies in
     /// between.
     fn serves_behind(&self, range: AddrRange, block: &Block, to: &Resize) -> bool {
         let (Ok((link, size)), Some(granules)) = (

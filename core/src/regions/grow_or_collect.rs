@@ -1,7 +1,7 @@
 //! One allocation over regions as a state machine without I/O.
 //!
-//! The driver calls [`RegionPool::advance`] under its lock, makes the call of the returned plan without the lock,
-//! reports the outcome, and calls again:
+//! The driver calls [`RegionPool::advance`] under its lock, carries out the returned plan without the lock, reports the
+//! outcome, and calls `advance` again:
 //!
 //! ```text
 //!  Search --found--> Ready
@@ -22,7 +22,7 @@ use crate::block::Request;
 use crate::engine::{Candidate, Need};
 use crate::error::{AllocError, Cause, RegionError};
 
-/// The state of one allocation. Belongs to the thread that allocates.
+/// The state of one allocation. It belongs to the thread that allocates.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionAttempt {
     request: Request,
@@ -61,8 +61,8 @@ impl RegionAttempt {
         &self.request
     }
 
-    /// Notes that the range from the sub-allocator could not be accepted. If the limit was lowered in between, the next
-    /// step sees it and may ask for less, once; otherwise growing again would fail the same way.
+    /// Notes that the range from the sub-allocator could not be accepted. If the limit was lowered meanwhile, the next
+    /// step sees that and may request less, once. For any other reason, growing again would fail in the same way.
     pub const fn growth_rejected(&mut self, error: RegionError) {
         match error {
             RegionError::Limit if !self.over_limit => self.over_limit = true,
@@ -109,8 +109,8 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Ends the ticket of `attempt`, which the sub-allocator refused. Returns a smaller one to try immediately, or
-    /// `None`; continue with [`advance`](crate::BestFit::advance) then.
+    /// Ends a ticket that the sub-allocator refused. Returns a smaller one to try immediately, or `None`. After `None`,
+    /// continue with [`advance`](crate::BestFit::advance).
     pub fn growth_refused(
         &mut self,
         attempt: &mut RegionAttempt,
@@ -177,7 +177,7 @@ impl RegionPool<'_> {
         Progress::Failed(self.out_of_memory(need, &attempt.request, attempt.cause))
     }
 
-    /// Returns whether releasing every wholly free region would make room for one that serves.
+    /// Returns whether releasing every wholly free region would make room for a new region that serves the request.
     fn collection_helps(&mut self, attempt: &RegionAttempt, need: Need) -> bool {
         if !self.config.collect_regions || self.config.growth == Growth::Fixed {
             return false;

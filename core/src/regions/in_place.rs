@@ -1,4 +1,4 @@
-//! A pool constructed in place. It is about 14 KiB long, which is too much for the stack of a thread that makes a
+//! Constructs a pool in place. A pool is about 14 KiB long, which is too much for the stack of the thread that makes a
 //! process's first allocation. Most of a new pool is zero, so most pages of fresh memory stay untouched.
 
 use super::{RegionConfig, RegionPool};
@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use crate::sync::{Locked, Wait};
 
 impl<'t> RegionPool<'t> {
-    /// Writes the value that [`new`](Self::new) returns to `at`.
+    /// Writes to `at` the value that [`new`](Self::new) returns.
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
@@ -30,7 +30,8 @@ impl<'t> RegionPool<'t> {
 }
 
 impl<'t, S, W: Wait> Shared<RegionPool<'t>, S, W> {
-    /// Writes the value that [`with_wait`](Self::with_wait) returns for [`RegionPool::new`] to `at`, on a small stack.
+    /// Writes to `at` the value that [`with_wait`](Self::with_wait) returns for [`RegionPool::new`], with little use of
+    /// the stack.
     ///
     /// # Errors
     /// See [`RegionPool::new`]; no allocator exists at `at` then.
@@ -55,11 +56,12 @@ impl<'t, S, W: Wait> Shared<RegionPool<'t>, S, W> {
     }
 }
 
-/// The part that [`RegionPool::place`] leaves zero: this does not compile if there are more.
+/// Lists the fields, of which [`RegionPool::place`] leaves only `tickets` zero. This does not compile if there are
+/// others.
 const _: fn(RegionPool<'_>) = |pool| {
     let RegionPool {
         tickets: _,
-        // Written.
+        // These are written.
         chunks: _,
         config: _,
     } = pool;
@@ -91,7 +93,7 @@ mod tests {
         let source = || FixedRange::new(AddrRange::new(Addr::new(0x10000), 0x8000).unwrap());
         let (mut table, mut other_table) = ([Chunk::VACANT; 64], [Chunk::VACANT; 64]);
         let mut place = MaybeUninit::<Allocator<'_>>::zeroed();
-        // SAFETY: zero bytes, and the test's own.
+        // SAFETY: the bytes are zero and belong to the test.
         unsafe { Allocator::place(place.as_mut_ptr(), config, &mut table, source()) }.unwrap();
         // SAFETY: written by the line above.
         let placed = unsafe { place.assume_init_ref() };
@@ -113,7 +115,7 @@ mod tests {
         let mut place = MaybeUninit::<Allocator<'_>>::zeroed();
         let source = FixedRange::new(AddrRange::new(Addr::new(0x10000), 0x8000).unwrap());
         let config = RegionConfig::default();
-        // SAFETY: zero bytes, and the test's own.
+        // SAFETY: the bytes are zero and belong to the test.
         let made = unsafe { Allocator::place(place.as_mut_ptr(), config, &mut [], source) };
         assert!(made.is_err());
     }

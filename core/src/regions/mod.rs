@@ -38,26 +38,26 @@ pub enum RegionPlan {
     Release(ReleaseTicket),
 }
 
-/// Best fit over ranges of a [`SubAllocator`](crate::SubAllocator), or over regions added by hand; for one
-/// thread at a time. [`Shared`](crate::Shared) shares it.
+/// Best fit over ranges of a [`SubAllocator`](crate::SubAllocator), or over regions added by hand. A pool is for one
+/// thread at a time; [`Shared`](crate::Shared) shares it between threads.
 ///
-/// It has the methods of [`BestFit`], and others for the tickets by which ranges come and go.
+/// It has the methods of [`BestFit`], and methods for the tickets with which ranges are requested and released.
 #[derive(Debug)]
 pub struct RegionPool<'t> {
     chunks: Chunks<'t>,
     config: RegionConfig,
-    /// Number of growth tickets issued and not returned.
+    /// Number of growth tickets that were issued and have not ended.
     tickets: u32,
 }
 
 impl<'t> RegionPool<'t> {
     /// Creates a pool without memory, over a lent table of chunk records.
     ///
-    /// The table bounds the number of chunks: one record is reserved, and each block and each free chunk between
-    /// blocks needs one. Never panics.
+    /// The table bounds the number of chunks: one record is reserved, and each block and each free chunk between blocks
+    /// needs one. This function never panics.
     ///
     /// # Errors
-    /// If the configuration contradicts itself or the table has fewer than two records.
+    /// [`ConfigError`] if the configuration contradicts itself or the table has fewer than two records.
     pub fn new(config: RegionConfig, table: &'t mut [Chunk]) -> Result<Self, ConfigError> {
         Ok(Self {
             chunks: Chunks::new(config.validate()?, config.limit_bytes, table)?,
@@ -77,7 +77,7 @@ impl<'t> RegionPool<'t> {
         &self.config
     }
 
-    /// Sets an id other than the table's place. Called before the first region is added.
+    /// Sets an id other than the table's place. This must be called before the first region is added.
     pub(crate) const fn set_id(&mut self, id: AllocatorId) {
         self.chunks.set_id(id);
     }
@@ -93,7 +93,8 @@ impl<'t> RegionPool<'t> {
             .out_of_memory(need, request, growth, &self.report())
     }
 
-    /// Tries the last resorts before an error: joins free chunks that streams kept apart, and examines all chunks.
+    /// Tries the last resorts before it returns an error: joins free chunks that streams kept apart, and examines all
+    /// chunks.
     #[cold]
     fn alloc_slowly(&mut self, need: Need, request: &Request) -> Result<Grant, AllocError> {
         match self.search_fully(need, request) {
@@ -122,7 +123,8 @@ impl BestFit for RegionPool<'_> {
         }
     }
 
-    // Inlined, because otherwise the block would be returned through memory and be read before it is written out.
+    // Inlined, because otherwise the block would be returned through memory, and read back while the write is still
+    // under way.
     #[inline(always)]
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
         let need = self.chunks.need(request).ok()?;

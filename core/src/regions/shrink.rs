@@ -6,13 +6,13 @@ use crate::engine::{Link, ReleaseTicket};
 use crate::stats::PoolStats;
 
 impl RegionPool<'_> {
-    /// Lets releases that the sub-allocator refused be tried again. A new limit does this, too.
+    /// Allows the releases that the sub-allocator refused to be tried again. Setting a new limit also does this.
     pub fn forget_refusals(&mut self) {
         self.chunks.forget_refusals();
     }
 
-    /// Returns a piece of memory to release now, to lower the held bytes by `wanted_bytes` piece by piece; `None`
-    /// once enough is on its way or no more is free.
+    /// Returns a piece of memory to release now. Repeated calls lower the held bytes by `wanted_bytes`, piece by piece.
+    /// Returns `None` once enough memory is leaving or no more is free.
     ///
     /// Whole free regions go first: the smallest that suffices, otherwise the largest. Under [`Growth::Range`] the
     /// newest region is last and gives only as many units of its free end as are wanted. A refused region is not
@@ -38,14 +38,14 @@ impl RegionPool<'_> {
         Some(self.chunks.leave(link))
     }
 
-    /// Returns the first wholly free region in address order, now on its way back, without a sweep.
+    /// Returns a ticket for the first wholly free region in address order, which is then leaving. Does not sweep.
     pub(super) fn take_free_region(&mut self) -> Option<ReleaseTicket> {
         let is_offered = |link: &Link| !self.chunks.is_refused(*link);
         let link = self.chunks.free_regions().find(is_offered)?;
         Some(self.chunks.leave(link))
     }
 
-    /// Returns the bytes to release beyond those on their way, if any, after a sweep.
+    /// Sweeps and returns the bytes to release in addition to those that are leaving, or `None` if these suffice.
     fn still_wanted(&mut self, wanted_bytes: u64) -> Option<u64> {
         let wanted = wanted_bytes.saturating_sub(self.chunks.leaving_bytes());
         (wanted > 0).then(|| {
@@ -54,7 +54,7 @@ impl RegionPool<'_> {
         })
     }
 
-    /// Returns the free region to release first, among all except the one whose chunk is `cuttable`.
+    /// Returns the free region to release first, among all regions except the one whose chunk is `cuttable`.
     fn free_region_but(&self, cuttable: Link, wanted_bytes: u64) -> Option<Link> {
         let free = self.chunks.free_regions();
         let free = free.filter(|link| *link != cuttable && !self.chunks.is_refused(*link));
@@ -97,13 +97,13 @@ impl RegionPool<'_> {
     }
 
     /// Ends a release that the sub-allocator refused: the range is free memory of the pool again, and its region is not
-    /// offered any more in this pass. A ticket of another allocator changes nothing.
+    /// offered again in this pass. A ticket of another allocator changes nothing.
     pub fn release_refused(&mut self, ticket: ReleaseTicket) {
         self.chunks.release_refused(&ticket);
     }
 
-    /// Returns how far the limit could be lowered now: the held bytes, and those that cannot be released because a
-    /// block or queued work uses part of their region. In a range that grows at its end, the free units there can be
+    /// Returns the held bytes and the stable bytes, to which the limit could be lowered now. Bytes are stable if a
+    /// block or queued work uses part of their region; in a range that grows at its end, the free units there can be
     /// released. O(chunks).
     pub(super) fn stats_of_regions(&mut self) -> PoolStats {
         self.chunks.sweep();

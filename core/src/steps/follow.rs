@@ -6,12 +6,12 @@ use super::place_allocator::PlaceAllocator;
 use super::shape::{Entry, LAYOUTS, Layout, ShapeId, Successors};
 use crate::units::AddrRange;
 
-/// The state of the present step.
+/// The state of the current step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StepState {
     /// No step is under way.
     Outside,
-    /// The step has begun, without an allocation yet.
+    /// The step has begun, but has no allocation yet.
     Begun,
     /// A shape is followed.
     Follows(FollowMode),
@@ -25,13 +25,13 @@ pub(super) struct FollowMode {
     pub(super) shape: ShapeId,
     /// The allocation that should come next.
     pub(super) cursor: u32,
-    /// Whether the shape is a guess, because no step of it came at this point before.
+    /// Whether the shape is a guess, because it was not expected at this point.
     pub(super) guessed: bool,
-    /// The layout from which it is served, if there is one.
+    /// The layout from which the step is served, if there is one.
     pub(super) layout: Option<usize>,
-    /// Number of allocations whose places have memory.
+    /// Number of the shape's allocations whose places have memory.
     pub(super) backed: u32,
-    /// Number of allocations in a row that were not the shape's.
+    /// Number of consecutive allocations that are not those of the shape.
     pub(super) strayed: u32,
 }
 
@@ -68,29 +68,29 @@ impl Guesses {
     }
 }
 
-/// Maximum number of allocations in a row that may differ before a shape is abandoned, and of allocations of the shape
-/// that may be skipped to meet it again.
+/// Maximum number of consecutive allocations that may differ before a shape is abandoned. It is also the maximum number
+/// of the shape's allocations that may be skipped to meet the shape again.
 const STRAY: u32 = 16;
 
-/// Divisor of the maximum of live granules in any step that gives the granules by which a layout may exceed that
-/// maximum.
+/// The maximum number of live granules in any step, divided by this, is the number of granules by which a layout may
+/// exceed that maximum.
 const SPARE_DIVISOR: u32 = 512;
 
-/// Returns the bound of a layout if at most `max` granules were live.
+/// Returns the maximum height of a layout if at most `max` granules were live.
 const fn spared(max: u32) -> u32 {
     max.saturating_add(max / SPARE_DIVISOR)
 }
 
-/// Divisor of the maximum work of one layout that gives the maximum debt of a shape's layouts.
+/// The maximum work of one layout, divided by this, is the maximum debt of a shape's layouts.
 const OWED_DIVISOR: u64 = 8;
 
-/// Number of allocations for which an unverified shape gets memory at first.
+/// Number of allocations for which an unverified shape gets memory initially.
 const MET_AT_FIRST: u32 = 16;
-/// Number of allocations that must be met before all of an unverified shape gets memory.
+/// Number of allocations that must match before all of an unverified shape gets memory.
 const MET_ENOUGH: u32 = 32;
 
 impl Steps<'_> {
-    /// Returns the shape's entry for the present allocation, if the allocation follows a shape.
+    /// Returns the shape's entry for the current allocation, if the allocation follows a shape.
     pub(super) fn follow(
         &mut self,
         below: &mut impl PlaceAllocator,
@@ -128,7 +128,8 @@ impl Steps<'_> {
         }
     }
 
-    /// Returns the shapes that came at this point before, that is, after the last step's shape, or as the first of all.
+    /// Returns the shapes that are expected now: those that followed the last step's shape before, or the shape of the
+    /// first step of all.
     fn expected(&self) -> Successors {
         match self.last {
             Some(last) => self.shapes.get(last).next,
@@ -136,14 +137,14 @@ impl Steps<'_> {
         }
     }
 
-    /// Returns a shape that begins with all allocations of the step, the present one included: an expected shape, or
-    /// a guess.
+    /// Returns a shape that begins with all allocations of the step, including the current one: an expected shape, or a
+    /// guess.
     fn find(&self, expected: Successors) -> Option<ShapeId> {
         let asked = &self.asked[..=self.count as usize];
         self.shapes.beginning_with(asked, self.key, expected)
     }
 
-    /// Follows the shape from here on. A guess is served from a layout only once guesses have proved right.
+    /// Follows the shape from this allocation on. A guess is served from a layout only once guesses have proved right.
     fn take_up(
         &mut self,
         below: &mut impl PlaceAllocator,
@@ -199,9 +200,9 @@ impl Steps<'_> {
         ahead.map(|(_, known)| known)
     }
 
-    /// Puts memory behind a layout: all of it if the shape is verified or was met for long enough, otherwise behind the
-    /// places of twice as many allocations as were met, so that a plan that only looks right costs little. Returns the
-    /// number of allocations for which it may be used.
+    /// Backs a layout with memory: all of it if the shape is verified or enough of its allocations have matched.
+    /// Otherwise it backs the places of twice as many allocations as have matched, so that a plan that only looks right
+    /// costs little. Returns the number of allocations for which the layout may be used.
     fn back(
         &mut self,
         below: &mut impl PlaceAllocator,
@@ -226,7 +227,7 @@ impl Steps<'_> {
             top = end.max(top);
             sum = sum.saturating_add(entry.granules);
         }
-        // One call for all places, unless they are scattered in a range much larger than their sum.
+        // One call backs all places, unless they are scattered in a range much larger than their sum.
         let backed = if top <= sum.saturating_mul(2) {
             back.range(below, 0, top)
         } else {
@@ -236,8 +237,8 @@ impl Steps<'_> {
         backed.then_some(until)
     }
 
-    /// Returns the granules that may be held when memory is put behind a layout: as many as are held now, or as were
-    /// live in some step, in whole pages.
+    /// Returns the number of granules that may be held once a layout is backed with memory. This is the number held
+    /// now, or the maximum that was live in any step, in whole pages, if that is larger.
     fn allowed(&self, below: &impl PlaceAllocator) -> u32 {
         let granule = below.granule();
         let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
@@ -246,12 +247,12 @@ impl Steps<'_> {
         held.max(max.checked_next_multiple_of(page).unwrap_or(max))
     }
 
-    /// Returns the shape's layout for the blocks that are live now, and makes it if there is none. Returns `None` if it
-    /// may not be used, or if its work is not paid for yet.
+    /// Returns the shape's layout for the blocks that are live now, and makes one if there is none. Returns `None` if
+    /// the layout may not be used, or if its work is not paid for yet.
     fn lay_out(&mut self, below: &mut impl PlaceAllocator, shape: ShapeId) -> Option<usize> {
         let granule = below.granule();
         let cap = granule.count_up(self.config.cap_bytes).unwrap_or(u32::MAX);
-        // The largest height stands for no layout.
+        // The largest height means that there is no layout.
         let cap = cap.min(u32::MAX - 1);
         let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
         let obstacles = self.places.collect(
@@ -294,7 +295,7 @@ impl Steps<'_> {
             self.stats.layout_work += effort.spent;
         }
         let known = self.shapes.get_mut(shape);
-        // There are few layouts.
+        // The number of a layout is less than `LAYOUTS`.
         known.recent = layout as u8;
         let height = known.layouts[layout].height;
         let range = AddrRange::new(below.addresses().start(), granule.bytes_of(height));
@@ -310,16 +311,16 @@ impl Steps<'_> {
     }
 }
 
-/// The parameters for putting memory behind a layout.
+/// The parameters for backing a layout with memory.
 struct Back {
     /// Height of the layout in granules.
     layout: u32,
-    /// Bytes that may be held then.
+    /// Maximum bytes held once the layout is backed.
     max_bytes: u64,
 }
 
 impl Back {
-    /// Puts memory behind `granules` granules from `start`. Returns whether that succeeded.
+    /// Backs `granules` granules from `start` with memory. Returns whether that succeeded.
     fn range(&self, below: &mut impl PlaceAllocator, start: u32, granules: u32) -> bool {
         let granule = below.granule();
         let base = below.addresses().start();

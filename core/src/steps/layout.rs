@@ -1,12 +1,12 @@
-//! The places of a shape's blocks, around blocks that are live already.
+//! The places of a shape's blocks, around blocks that are already live.
 //!
-//! A block that is live at the time is an *obstacle*: it stays where it is, for the whole step or until the tick at
-//! which it is freed according to the shape. Blocks known to outlive the step are stacked first, in the lowest gaps,
-//! out of the way of later steps. If the whole would then be higher than the maximum live in any step, they are packed
-//! like the others. The rest is packed by [`pack`](crate::pack).
+//! A block that is live when the layout is made is an *obstacle*. It stays where it is, for the whole step or until the
+//! tick at which it is freed according to the shape. Blocks that are known to outlive the step are stacked first, in
+//! the lowest gaps, out of the way of later steps. If the layout would then be higher than the maximum that was live in
+//! any step, these blocks are packed like the others. All other blocks are packed by [`pack`](crate::pack).
 //!
 //! # Cost
-//! O(chunks + allocations log allocations), and the work that [`StepConfig`](super::StepConfig) allows.
+//! O(chunks + allocations log allocations), plus the work that [`StepConfig`](super::StepConfig) allows.
 
 use super::Tag;
 use super::place_allocator::PlaceAllocator;
@@ -25,7 +25,7 @@ const BUCKETS_PER_LIFETIME: u64 = 4;
 pub struct Obstacle {
     start: u32,
     end: u32,
-    /// First tick at which it is free.
+    /// First tick at which the range is free.
     until: u32,
 }
 
@@ -37,7 +37,7 @@ impl Obstacle {
         until: 0,
     };
 
-    /// Returns whether it stays for the whole step.
+    /// Returns whether the obstacle stays for the whole step.
     const fn stays(&self) -> bool {
         self.until == Entry::OUTLIVES
     }
@@ -46,14 +46,13 @@ impl Obstacle {
 /// Tables for a layout. A layout that needs longer tables is not made.
 #[derive(Debug)]
 pub struct Places<'t> {
-    /// Ranges in use, where adjacent ranges that are freed at the same time count as one; and blocks that outlive the
-    /// step.
+    /// Ranges in use, and blocks that outlive the step. Adjacent ranges that are freed at the same time count as one.
     pub obstacles: &'t mut [Obstacle],
-    /// The blocks to place and their obstacles: as many as a step may have allocations and obstacles together.
+    /// The blocks to place and the obstacles: one record for each allocation of a step and for each obstacle.
     pub lifetimes: &'t mut [Lifetime],
-    /// The allocation of each block to place: as many as a step may have.
+    /// The allocation of each block to place: one record for each allocation of a step.
     pub order: &'t mut [u32],
-    /// Tables for as many lifetimes.
+    /// Tables for as many lifetimes as `lifetimes` holds.
     pub pack: PackTables<'t>,
 }
 
@@ -63,11 +62,11 @@ pub(super) struct Obstacles {
     count: usize,
     /// Whether there were more obstacles than the table holds.
     overrun: bool,
-    /// A hash of all of them, never 0.
+    /// A hash of all obstacles, never 0.
     pub(super) fingerprint: u64,
 }
 
-/// The allocations that a layout places: those of a shape from `from` on.
+/// The allocations that a layout places: those of a shape, starting with number `from`.
 pub(super) struct Unplaced<'e> {
     pub(super) entries: &'e mut [Entry],
     pub(super) from: u32,
@@ -80,7 +79,7 @@ pub(super) struct Unplaced<'e> {
 pub(super) struct LayoutEffort {
     /// Buckets of the greedy packings.
     pub(super) buckets: u64,
-    /// Steps of the search after them, times lifetimes.
+    /// Steps of the search after the greedy packings, times lifetimes.
     pub(super) work: u64,
     /// Height in granules at which the search may stop.
     pub(super) enough: u32,
@@ -128,7 +127,7 @@ impl Places<'_> {
         }
     }
 
-    /// Adds an obstacle behind the first `count`. Returns whether there was room.
+    /// Adds an obstacle after the first `count`. Returns whether there was room.
     fn add(&mut self, count: &mut usize, obstacle: Obstacle) -> bool {
         if let Some(last) = self.obstacles[..*count].last_mut()
             && last.end == obstacle.start
@@ -170,8 +169,8 @@ impl Places<'_> {
         }
     }
 
-    /// Puts entries that outlive the step into the lowest gaps between the first `count` obstacles, and adds them to
-    /// the obstacles. Returns the number of obstacles afterwards.
+    /// Puts the entries that outlive the step into the lowest gaps between the first `count` obstacles, and adds them
+    /// to the obstacles. Returns the new number of obstacles.
     fn stack(&mut self, count: usize, unplaced: &mut Unplaced<'_>) -> Option<usize> {
         let mut total = count;
         // The obstacles are in the order of their addresses, and so are the stacked entries.
@@ -212,8 +211,8 @@ impl Places<'_> {
         Some(total)
     }
 
-    /// Packs the entries that are not stacked around the first `count` obstacles and the stacked ones, which follow
-    /// up to `total`.
+    /// Packs the entries that are not stacked. They are packed around the first `count` obstacles and the stacked
+    /// entries, which are the obstacles from `count` to `total`.
     fn pack(
         &mut self,
         count: usize,
@@ -267,10 +266,10 @@ impl Places<'_> {
         Some(height)
     }
 
-    /// Returns the end of the obstacles that stay at the bottom: everything is packed above it. It is a multiple of all
-    /// alignments.
+    /// Returns the end of the obstacles that stay at the bottom, as a multiple of all alignments. Everything is packed
+    /// above it.
     fn floor(&self, count: usize, total: usize, entries: &[Entry]) -> u32 {
-        // Both are in the order of their addresses.
+        // Both lists are in the order of their addresses.
         let (below, stacked) = self.obstacles[..total].split_at(count);
         let mut runs = [below, stacked].map(|run| run.iter().filter(|o| o.stays()).peekable());
         let mut floor = 0;

@@ -1,29 +1,30 @@
 //! Steps: recognises the allocations of a step, and serves them from the plan of its shape.
 //!
-//! A training step, or a request of a server, allocates nearly the same blocks again and again. When the beginning and
-//! end of each block are known, the blocks can be laid out once ([`pack`](crate::pack)), with blocks that never live
-//! together in the same place.
+//! A training step, or a request to a server, allocates nearly the same blocks again and again. Once the beginning and
+//! end of each block are known, the blocks can be laid out ([`pack`](crate::pack)), so that blocks that never live
+//! together share a place.
 //!
 //! One [`Steps`] belongs to one ordered sequence of allocations: that of a GPU stream, or of a thread. It has no memory
-//! of its own: blocks come from an allocator [below](PlaceAllocator), at the plan's places if these are free and
+//! of its own: blocks come from an allocator [below](PlaceAllocator), at the plan's places if these are free, and
 //! otherwise anywhere.
 //!
 //! # A step
-//! * Its first allocation chooses a shape that begins with it: the *expected* one, which followed the last step's shape
-//!   last time, or otherwise a *guess*, the shape seen last. With a key, every shape counts as expected. A guess is
-//!   only watched, until guesses have proved right: for programs whose steps differ, nearly each guess is wrong, and
-//!   serving from it would cost memory.
-//! * While its allocations are the shape's, each is served at its place. If a place is taken (a block of the plan lives
-//!   longer than known, or a block from elsewhere is there), that is a *miss*: the block is placed anywhere.
-//! * At the first allocation that differs (a *deviation*) another shape that begins with all of this step's allocations
-//!   is followed, and laid out around live blocks; if there is none, the step continues without a plan until it meets a
-//!   nearby allocation of the shape again.
-//! * At its end the step is learned, as a new shape or as longer lives of a known one.
+//! * The first allocation of a step chooses a shape that begins with this allocation. If possible it is an *expected*
+//!   shape, one that followed the last step's shape before; otherwise it is a *guess*, the shape seen last. If the step
+//!   has a key, every shape with this key counts as expected. A guess is only watched until guesses have proved right:
+//!   in programs whose steps differ, nearly every guess is wrong, and serving from it would cost memory.
+//! * As long as the step's allocations are those of the shape, each is served at its place. If the place is taken (a
+//!   block of the plan lives longer than known, or a block from elsewhere is there), that is a *miss*: the block is
+//!   placed anywhere.
+//! * An allocation that differs from the shape is a *deviation*. Another shape that begins with all of this step's
+//!   allocations is then followed, and laid out around the live blocks. If there is none, the step continues without a
+//!   plan until it meets a nearby allocation of the old shape again.
+//! * At its end the step is learned: as a new shape, or as longer lives in a known one.
 //!
 //! # Cost
 //! An allocation is O(1), plus the walk of [`PlaceAllocator::alloc_at`]. Choosing a shape, at the first allocation of a
-//! step and at each that differs, is O(shapes + allocations compared). Ending a step is O(allocations of all shapes).
-//! Laying a shape out costs as much as `layout` says, and all layouts of a shape together stay within
+//! step and at each deviation, is O(shapes + allocations compared). Ending a step is O(allocations of all shapes). The
+//! cost of laying a shape out is given in `layout`, and all layouts of a shape together stay within
 //! [`StepConfig::packing_work`].
 
 mod follow;
@@ -46,10 +47,10 @@ use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{FreeError, Rejected};
 use crate::units::{AddrRange, Granule};
 
-/// The step and allocation of a live block. One for each chunk record of the allocator below.
+/// The step and allocation of a live block. There is one tag for each chunk record of the allocator below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag {
-    /// Number of the step, 0 for a block outside of steps.
+    /// Number of the step; 0 for a block outside of steps.
     step: u32,
     position: u32,
 }
@@ -62,26 +63,27 @@ impl Tag {
     };
 }
 
-/// Tables lent to [`Steps`]. A table that is too short costs plans, but never memory.
+/// Tables lent to [`Steps`]. If a table is too short, fewer steps are planned, but no memory is lost.
 #[derive(Debug)]
 pub struct StepTables<'t> {
     /// One tag for each chunk record of the allocator below, all [`Tag::NONE`] (zero bytes); blocks beyond them have no
     /// tag and are not planned.
     pub tags: &'t mut [Tag],
-    /// As many records as one step may have allocations.
+    /// One record for each allocation that a step may have.
     pub asked: &'t mut [Entry],
-    /// As many records as one step may free blocks of the previous step.
+    /// One record for each block of the previous step that a step may free.
     pub inherited: &'t mut [Entry],
-    /// As many records as there are shapes to remember.
+    /// One record for each shape to remember.
     pub shapes: &'t mut [Shape],
     /// The allocations of all shapes.
     pub entries: &'t mut [Entry],
-    /// Tables for layouts: for twice the allocations of a step and the other blocks that are live then.
+    /// Tables for layouts, long enough for twice the allocations of a step plus the other live blocks.
     pub places: Places<'t>,
 }
 
-/// Number of buckets of layouts that an allocation pays for, half a microsecond or less. Obstacles may lie elsewhere at
-/// each step, but with this limit remaking layouts costs no more in the long run than allocating does.
+/// Number of buckets that an allocation pays for in the making of layouts; they take half a microsecond or less.
+/// Obstacles may lie elsewhere in each step, but with this limit, remaking layouts costs no more in the long run than
+/// allocating.
 const EARNED: u64 = 4;
 
 /// Number of chunks remembered as starts of searches for other chunks.
@@ -125,9 +127,9 @@ pub struct Steps<'t> {
     places: Places<'t>,
     state: StepState,
     key: u64,
-    /// Number of the present step.
+    /// Number of the current step.
     step: u32,
-    /// Allocations of the present step recorded, and inherited frees.
+    /// Number of recorded allocations of the current step, and of inherited frees.
     count: u32,
     inherited_count: u32,
     /// Whether the step had more allocations than can be recorded.
@@ -177,7 +179,7 @@ impl<'t> Steps<'t> {
     /// O(allocations^2), for tests.
     ///
     /// # Errors
-    /// The fault, in words.
+    /// A description of the first fault.
     pub fn check_layouts(&self) -> Result<(), &'static str> {
         for id in self.shapes.ids() {
             let shape = self.shapes.get(id);
@@ -216,13 +218,13 @@ impl<'t> Steps<'t> {
         self.first
     }
 
-    /// Returns whether nothing was learned yet, and no step is under way.
+    /// Returns whether nothing has been learned yet, and no step is under way.
     fn is_new(&self) -> bool {
         self.shapes.used() == 0 && !self.is_inside()
     }
 
-    /// Continues after `shapes` shapes were loaded: the first of them is that of the first step, and the count of steps
-    /// continues after them, and after steps whose blocks may still live.
+    /// Continues after `shapes` shapes were loaded, the first of which is that of the first step. The count of steps
+    /// continues after the loaded shapes, and after steps whose blocks may still live.
     fn loaded(&mut self, shapes: u32) {
         self.first = self.shapes.ids().next().filter(|_| shapes > 0);
         self.step = self.step.max(shapes);
@@ -233,8 +235,8 @@ impl<'t> Steps<'t> {
         self.stats
     }
 
-    /// Begins a step, and ends one that is under way. Steps with the same key, other than 0, are compared with each
-    /// other only.
+    /// Begins a step, and ends the one under way. A step is compared only with steps of the same key; steps without a
+    /// key have key 0.
     pub fn begin(&mut self, key: u64) {
         self.end();
         self.step = self.step.wrapping_add(1).max(1);
@@ -247,7 +249,7 @@ impl<'t> Steps<'t> {
     }
 
     /// Returns the end of the layouts of all shapes, in bytes from the start of the addresses, if the last step was
-    /// served from one of them: memory behind it is then not needed.
+    /// served from one of them. Memory above this end is then not needed.
     pub fn planned_bytes(&self, granule: Granule) -> Option<u64> {
         self.served
             .then(|| granule.bytes_of(self.shapes.max_height()))
@@ -264,7 +266,7 @@ impl<'t> Steps<'t> {
         self.starts_over = self.is_inside();
     }
 
-    /// Ends the step, and learns it.
+    /// Ends the step under way and learns it.
     pub fn end(&mut self) {
         if self.state == StepState::Outside {
             return;
@@ -295,7 +297,7 @@ impl<'t> Steps<'t> {
             let shape = self.shapes.get_mut(id);
             shape.debt = shape.debt.saturating_sub(paid);
             if learned {
-                // A shape with longer lives is laid out anew, whatever its debt.
+                // A shape with longer lives is laid out again, whatever its debt.
                 shape.debt = 0;
                 for layout in &mut shape.layouts {
                     layout.fingerprint = 0;
@@ -331,12 +333,12 @@ impl<'t> Steps<'t> {
         self.last = id.filter(|_| !starts_over);
     }
 
-    /// Allocates a block at the plan's place, or anywhere. Returns `None` if the block is known to outlive its step
-    /// and such blocks are [kept out](StepConfig::keep_out_outliving): the caller then serves it from elsewhere, and
-    /// it counts as allocated.
+    /// Allocates a block at the plan's place, or anywhere. Returns `None` if the block is known to outlive its step and
+    /// such blocks are [kept out](StepConfig::keep_out_outliving). The caller then serves the block from elsewhere, and
+    /// the block counts as allocated.
     ///
     /// # Errors
-    /// The errors of `below`; no block is allocated then.
+    /// The errors of `below`; in that case no block is allocated.
     // Inlined, here and in `serve`: out of line, the block would be returned through memory.
     #[inline(always)]
     pub fn alloc<P: PlaceAllocator>(
@@ -434,7 +436,7 @@ impl<'t> Steps<'t> {
     /// Frees a block.
     ///
     /// # Errors
-    /// Returns the block if it is not one of the allocator below.
+    /// Returns the block if it is not from the allocator below.
     pub fn free(
         &mut self,
         below: &mut impl PlaceAllocator,

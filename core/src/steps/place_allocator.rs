@@ -10,8 +10,8 @@ use crate::shared::Shared;
 use crate::sync::Wait;
 use crate::units::{AddrRange, Granule};
 
-/// An allocator below a plan. The plan's blocks lie in the allocator's own range, so its idle space serves blocks
-/// outside the plan.
+/// An allocator below a plan. The plan's blocks lie in the allocator's own range, so space that the plan does not use
+/// serves other blocks.
 pub trait PlaceAllocator {
     /// The reason why no block is allocated.
     type Error;
@@ -19,7 +19,7 @@ pub trait PlaceAllocator {
     /// Allocates a block anywhere.
     ///
     /// # Errors
-    /// The errors of the allocator; no block is allocated then.
+    /// The errors of the allocator; in that case no block is allocated.
     fn alloc(&mut self, request: &Request) -> Result<Grant, Self::Error>;
 
     /// Allocates the block at exactly this place; `near` is a chunk close to it.
@@ -35,14 +35,14 @@ pub trait PlaceAllocator {
     /// Frees a block.
     ///
     /// # Errors
-    /// Returns the block if it is not one of this allocator's.
+    /// Returns the block if it is not from this allocator.
     fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>>;
 
     /// Returns the bytes of memory that [`prepare`](Self::prepare) would have to request.
     fn missing_bytes(&mut self, range: AddrRange) -> u64;
 
-    /// Puts memory behind the free parts of a range of a layout, without taking memory from elsewhere in the layout and
-    /// without holding more than `max_bytes`. Returns whether that succeeded.
+    /// Backs the free parts of `range` with memory. The range is part of `layout`; no memory is taken from elsewhere in
+    /// the layout, and at most `max_bytes` are held afterwards. Returns whether that succeeded.
     fn prepare(&mut self, range: AddrRange, layout: AddrRange, max_bytes: u64) -> bool;
 
     /// Calls `f` with every block in address order.
@@ -51,7 +51,7 @@ pub trait PlaceAllocator {
     /// Returns the addresses of all blocks.
     fn addresses(&self) -> AddrRange;
 
-    /// Returns the unit that sizes are multiples of.
+    /// Returns the unit of sizes.
     fn granule(&self) -> Granule;
 
     /// Returns the unit of memory, in bytes.

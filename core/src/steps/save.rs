@@ -1,4 +1,4 @@
-//! Plans as bytes: learned by one process, for the next one.
+//! Plans as bytes: saved by the process that learned them, and loaded by the next one.
 //!
 //! ```text
 //! "larderpl" | version granule shapes entries u32 | program u64 | shapes | entries | sum u64
@@ -6,9 +6,9 @@
 //! entry: granules end offset align u32
 //! ```
 //! All numbers are little-endian. The shapes are in the order in which they were seen last, except that the shape of
-//! the first step is first. The sum covers everything before it. A plan is only advice: one that does not fit the
-//! allocations is not followed, and a place in use is not allocated, so a damaged file that passes the check can cost
-//! memory and time but never correctness.
+//! the first step is first. The sum covers everything before it. A plan is only advice: a plan that does not fit the
+//! allocations is not followed, and a place in use is not allocated. So a damaged file that passes the check can cost
+//! memory and time, but never correctness.
 
 use core::fmt;
 
@@ -51,7 +51,7 @@ pub enum SavedPlansError {
         /// Allocations of all shapes.
         entries: u32,
     },
-    /// A step is under way, or steps were learned already.
+    /// A step is under way, or steps have already been learned.
     InUse,
 }
 
@@ -120,8 +120,8 @@ impl ByteReader<'_> {
 }
 
 impl Steps<'_> {
-    /// Passes the learned plans to `sink`, piece by piece, for an allocator with this granule and a program, or a model
-    /// of it, with this number. The step under way is not saved.
+    /// Passes the learned plans to `sink`, piece by piece. They can be loaded with the same granule and the same
+    /// `program`, a number for the program or for one of its models. The step under way is not saved.
     pub fn save(&self, granule_bytes: u64, program: u64, mut sink: impl FnMut(&[u8])) {
         let mut sum = Sum::new();
         let mut put = |bytes: &[u8]| {
@@ -131,7 +131,7 @@ impl Steps<'_> {
         let shapes = self.shapes();
         let count = shapes.in_order(self.first()).count() as u32;
         put(&MAGIC);
-        // A granule is below 2^32: sizes are counted in granules of 32 bits.
+        // A granule is less than 2^32 bytes.
         for number in [VERSION, granule_bytes as u32, count, shapes.used()] {
             put(&number.to_le_bytes());
         }
@@ -232,7 +232,7 @@ impl Steps<'_> {
     }
 }
 
-/// Checks that the shapes have as many entries as there are, and name each other.
+/// Checks that the shapes have `entries` entries in total, and name only existing shapes.
 fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), SavedPlansError> {
     let mut reader = ByteReader(bytes);
     let mut left = u64::from(entries);

@@ -1,16 +1,16 @@
-//! Shapes: the allocations of the steps seen so far, in order, with their ends.
+//! Shapes: the allocations of the steps seen so far, in order, with the tick of each free.
 //!
-//! A shape is a sequence of [`Entry`]s in one lent table, one for each allocation, followed by the frees of blocks
-//! from the previous step ([`Entry`]s too: see [`Inherited`]). Time inside a step is counted in allocations: the
-//! block of position `i` begins at tick `i` and ends at the number of allocations made before its free, so the order
+//! A shape is a sequence of [`Entry`]s in one lent table, one for each allocation. The frees of blocks from the
+//! previous step follow, also as [`Entry`]s (see [`Inherited`]). Time inside a step is counted in allocations. The
+//! block at position `i` begins at tick `i`, and ends at the number of allocations made before its free. So the order
 //! of frees between two allocations does not matter.
 //!
 //! Invariants:
 //! * SHAPE1 shapes are adjacent in the table in the order of their slots' `first`, without gaps.
 //! * SHAPE2 no two shapes with the same key have the same allocations.
 //!
-//! Adding a shape is O(shapes + entries moved), once for each shape removed to make room; finding one is O(shapes +
-//! lengths compared).
+//! Adding a shape is O(shapes + entries moved) for each shape that is removed to make room. Finding a shape is O(shapes
+//! + lengths compared).
 
 use core::num::NonZeroU16;
 
@@ -22,11 +22,11 @@ pub(super) const LAYOUTS: usize = 2;
 pub struct Entry {
     /// Size in granules.
     pub(super) granules: u32,
-    /// Tick of its free; [`Entry::OUTLIVES`] if the step ended before.
+    /// Tick of the free; [`Entry::OUTLIVES`] if the step ended before the free.
     pub(super) end: u32,
-    /// Its place in each layout, in granules from the start of the addresses.
+    /// The block's place in each layout, in granules from the start of the addresses.
     pub(super) offsets: [u32; LAYOUTS],
-    /// Logarithm of the alignment in granules, 0 for up to one.
+    /// Binary logarithm of the alignment in granules; 0 for alignments up to a granule.
     pub(super) align_log2: u8,
 }
 
@@ -42,12 +42,12 @@ impl Entry {
     /// The end of a block that outlives its step.
     pub(super) const OUTLIVES: u32 = u32::MAX;
 
-    /// Returns whether it outlives its step.
+    /// Returns whether the block outlives its step.
     pub(super) const fn outlives(&self) -> bool {
         self.end == Self::OUTLIVES
     }
 
-    /// Returns the granules that its offset is a multiple of.
+    /// Returns the alignment of the block's offset, in granules.
     pub(super) const fn align_granules(&self) -> u32 {
         // No allocator serves a larger alignment.
         1 << if self.align_log2 < 31 {
@@ -71,7 +71,7 @@ impl Entry {
 /// A free in this step of a block that the previous step allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Inherited {
-    /// Its position in the previous step.
+    /// The block's position in the previous step.
     pub(super) position: u32,
     pub(super) granules: u32,
     /// Tick of the free.
@@ -99,7 +99,7 @@ impl From<Entry> for Inherited {
     }
 }
 
-/// Number of a shape, from 1, so that the `None` of its option is all zero bytes.
+/// Number of a shape. Numbers start at 1, so that `None` in place of a number is all zero bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(transparent)]
 pub(super) struct ShapeId(NonZeroU16);
@@ -118,17 +118,17 @@ impl ShapeId {
 /// Maximum number of shapes remembered as successors of one shape.
 pub(super) const SUCCESSORS: usize = 4;
 
-/// Shapes that followed another, the last one first.
+/// Shapes that followed another shape, the most recent first.
 pub(super) type Successors = [Option<ShapeId>; SUCCESSORS];
 
 /// The condition under which offsets are valid: see `layout`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Hash of the obstacles; 0 for no layout, or one that must be remade.
+    /// Hash of the obstacles; 0 if there is no layout or it must be remade.
     pub(super) fingerprint: u64,
     /// First allocation with an offset.
     pub(super) from: u32,
-    /// Highest end in granules; the largest number if there was no layout.
+    /// Highest end in granules; `u32::MAX` if no layout could be made.
     pub(super) height: u32,
 }
 
@@ -143,24 +143,24 @@ impl Layout {
 /// The record of one shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// First entry; `len` allocations, then `inherited` frees.
+    /// Index of the first entry. The entries are `len` allocations and then `inherited` frees.
     pub(super) first: u32,
     pub(super) len: u32,
     pub(super) inherited: u32,
-    /// The caller's key, 0 for none.
+    /// The caller's key; 0 for none.
     pub(super) key: u64,
-    /// The last step that had the shape, by the count of steps; 0 for an empty slot.
+    /// Number of the last step that had the shape; 0 for an empty slot.
     pub(super) seen: u32,
-    /// Whether a step of this process had it; otherwise it is unverified, from a file.
+    /// Whether a step of this process had the shape. If not, the shape comes from a file and is unverified.
     pub(super) confirmed: bool,
-    /// The shapes that followed it, the last one first.
+    /// The shapes that followed this one, the most recent first.
     pub(super) next: Successors,
     pub(super) layouts: [Layout; LAYOUTS],
     /// The layout that was followed last.
     pub(super) recent: u8,
-    /// Maximum granules live in the step, blocks from before it included.
+    /// Maximum number of live granules in the step, including blocks from before it.
     pub(super) peak: u32,
-    /// Work of its layouts that its allocations have not paid for yet, in buckets.
+    /// Work of the shape's layouts that its allocations have not paid for yet, in buckets.
     pub(super) debt: u64,
 }
 
@@ -247,7 +247,7 @@ impl<'t> Shapes<'t> {
         core::iter::successors(least(None), move |last| least(Some(*last))).map(|(_, _, id)| id)
     }
 
-    /// Returns the entries in use.
+    /// Returns the number of entries in use.
     pub(super) const fn used(&self) -> u32 {
         self.used
     }
@@ -257,13 +257,13 @@ impl<'t> Shapes<'t> {
         shapes as usize <= self.shapes.len() && entries as usize <= self.entries.len()
     }
 
-    /// Puts a loaded shape in the slot of its number, behind the others. Returns its entries, to be filled. The
-    /// caller has checked that both fit.
+    /// Puts a loaded shape into the slot with this number, and its entries after those of the other shapes. Returns the
+    /// entries for the caller to fill. The caller has checked that the shape and its entries fit.
     pub(super) fn append(&mut self, number: u32, shape: Shape) -> &mut [Entry] {
         let first = self.used;
         self.used += shape.entries();
         if let Some(slot) = self.shapes.get_mut(number as usize) {
-            // Slots are counted in 16 bits.
+            // Slot numbers have 16 bits.
             *slot = Shape {
                 first,
                 seen: number + 1,
@@ -364,8 +364,8 @@ impl<'t> Shapes<'t> {
         changed
     }
 
-    /// Takes over the frees of a step that had more of them than the shape, as after a first step, which has no step
-    /// before it. Returns whether it did, for which the table needs room.
+    /// Takes over the inherited frees of a step that has more of them than the shape. A shape learned from the very
+    /// first step, for example, has none. Returns whether the frees were taken over, for which the table needs room.
     fn lengthen(&mut self, id: ShapeId, inherited: &[Entry]) -> bool {
         let shape = *self.get(id);
         let more = inherited.len().saturating_sub(shape.inherited as usize);
@@ -375,7 +375,7 @@ impl<'t> Shapes<'t> {
         let behind = (shape.first + shape.entries()) as usize;
         let end = self.used as usize;
         self.entries.copy_within(behind..end, behind + more);
-        // Both fit the table, as checked above.
+        // Both numbers fit the table, as checked above.
         self.used += more as u32;
         for other in self.shapes.iter_mut() {
             if other.seen > 0 && other.first > shape.first {
@@ -387,8 +387,8 @@ impl<'t> Shapes<'t> {
         true
     }
 
-    /// Adds a shape, in place of the shapes not seen for longest if there is no room. Returns `None` if it does not fit
-    /// even alone.
+    /// Adds a shape. If there is no room, it replaces the shapes that have not been seen for the longest time. Returns
+    /// `None` if the shape does not fit even alone.
     pub(super) fn add(
         &mut self,
         shape: Shape,
@@ -447,7 +447,7 @@ impl<'t> Shapes<'t> {
             .unwrap_or(0)
     }
 
-    /// Returns the maximum granules that any shape had live.
+    /// Returns the maximum number of live granules of any shape.
     pub(super) fn max_live(&self) -> u32 {
         self.shapes
             .iter()
@@ -458,7 +458,7 @@ impl<'t> Shapes<'t> {
 }
 
 fn same(known: &[Entry], asked: &[Entry]) -> bool {
-    // Compared from the end, because shapes that begin alike differ late.
+    // Entries are compared from the end, because shapes that begin alike differ late.
     known
         .iter()
         .rev()
