@@ -46,7 +46,7 @@ fn s3_8_less_restrictive_is_a_subset_of_the_flags() {
     assert!(!gpu.is_equal_or_less_restrictive(nic));
     assert!(gpu.is_equal_or_less_restrictive(both));
     assert!(!both.is_equal_or_less_restrictive(gpu));
-    // Scopes say nothing here.
+    // Scopes are not compared.
     assert!(of_scope(3).is_equal_or_less_restrictive(of_scope(4)));
 }
 

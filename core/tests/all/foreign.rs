@@ -1,5 +1,5 @@
-//! Blocks, tickets and regions of another allocator, or of a former owner of the same table, are refused, and nothing
-//! changes.
+//! Blocks, tickets and regions of another allocator, or of a former owner of the same table, are refused and change
+//! nothing.
 
 use larder_core::pages::{
     Backing, Handle, Mapping, PageAttempt, PageConfig, PageEntry, PagePool, PageTables,
@@ -11,7 +11,7 @@ use larder_core::{
 
 use crate::common::{range, ranged};
 
-/// An allocator of 64 KiB of offsets, as the guide (core.md) has it.
+/// Returns an allocator of 64 KiB of offsets, as in the guide (core.md).
 fn offsets(table: &mut [Chunk]) -> RegionPool<'_> {
     let mut bfc = RegionPool::new(RegionConfig::fixed(), table).unwrap();
     bfc.add_region(range(0, 1 << 16)).unwrap();
@@ -67,7 +67,7 @@ fn a_grow_ticket_of_another_allocator_changes_nothing() {
     let mut a = RegionPool::new(ranged(4096, 1 << 20), &mut a).unwrap();
     let mut b = RegionPool::new(ranged(4096, 1 << 20), &mut b).unwrap();
     let before = format!("{}", b.dump());
-    // One of its own is out, so that the sums alone would not tell.
+    // `b` has issued a ticket of its own, so its sums alone do not show that the other ticket is foreign.
     let own = grow_ticket(&mut b, 1000);
     let ticket = grow_ticket(&mut a, 1000);
     let rejected = b.commit(ticket, range(0x1000, 4096)).unwrap_err();
@@ -91,7 +91,7 @@ fn grow_tickets_of_a_tables_former_owner_never_bring_a_count_below_0() {
     for ticket in tickets {
         later.abort(ticket);
     }
-    // One of them passed for the later allocator's own, which comes back.
+    // One of them passed for the later allocator's own ticket, which is therefore refused.
     let rejected = later.commit(own, range(0x1000, 8192)).unwrap_err();
     assert_eq!(rejected.error, RegionError::ForeignTicket);
     assert_eq!(later.check_invariants(), Ok(()));

@@ -1,4 +1,5 @@
-//! Scripts with recorded outcomes: text files of cases, whose lines are operations and, after a bar, their outcomes.
+//! Scripts with recorded outcomes. A script is a text file of cases; each line is an operation and, after a bar, its
+//! outcome.
 //!
 //! ```text
 //! = what the case shows
@@ -10,9 +11,9 @@
 //! end
 //! ```
 //!
-//! Each case has a new player. A repeated part must have the same outcomes each time; `#n` in it is the number of the
-//! time. A test fails if any outcome differs from the file's; with `LARDER_REWRITE=1` it writes what happened into
-//! the file instead.
+//! Each case has a new player. All rounds of a repeated part must have the same outcomes; `#n` is the number of the
+//! round. A test fails and shows each line whose outcome differs from the file's. With `LARDER_REWRITE=1`, it writes
+//! the actual outcomes to the file instead.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -21,11 +22,11 @@ use std::path::{Path, PathBuf};
 pub(crate) trait Player {
     fn new() -> Self;
 
-    /// Carries out an operation. Returns its outcome, which is empty if there is nothing to say.
+    /// Carries out an operation. Returns its outcome, which may be empty.
     fn play(&mut self, operation: &str) -> String;
 }
 
-/// Makes a test of each case of a script, which has the case's name.
+/// Defines a test for each case of a script, named after the case.
 macro_rules! cases {
     ($player:ty, $file:literal: $($case:ident),* $(,)?) => {
         $(
@@ -46,22 +47,15 @@ macro_rules! cases {
 pub(crate) use cases;
 
 /// Plays all cases of a file in `tests/all`.
-///
-/// # Panics
-/// If an outcome is not the file's; the message names each such line and its case.
 pub(crate) fn run<P: Player>(file: &str) {
     play::<P>(file, |_| true);
 }
 
-/// Plays one case of a file, or all if the file is rewritten.
-///
-/// # Panics
-/// If an outcome is not the file's; the message names each such line and its case.
+/// Plays one case of a file, or all of its cases if the file is to be rewritten.
 pub(crate) fn run_case<P: Player>(file: &str, case: &str) {
     play::<P>(file, |other| rewrites() || other == case);
 }
 
-/// Returns the names of the cases of a file.
 pub(crate) fn cases_of(file: &str) -> Vec<String> {
     let text = std::fs::read_to_string(path(file)).unwrap();
     let cases = text.lines().filter_map(|line| line.strip_prefix("= "));
@@ -112,17 +106,17 @@ fn play<P: Player>(file: &str, plays: impl Fn(&str) -> bool) {
     script.end();
 }
 
-/// A script while it is played.
+/// A script that is being played.
 struct Script<'s> {
     file: &'s str,
     case: &'s str,
-    /// The file with the outcomes that happened.
+    /// The text of the file with the actual outcomes.
     written: String,
-    /// The lines whose outcome is not that of the file.
+    /// The lines whose outcomes differ from the file's.
     wrong: String,
 }
 
-/// Names the line that is played if it panics.
+/// Prints the line that is being played if the player panics.
 struct Place<'l>(&'l str);
 
 impl Drop for Place<'_> {
@@ -134,7 +128,7 @@ impl Drop for Place<'_> {
 }
 
 impl Script<'_> {
-    /// Plays lines, whose first is at `first` in the file, so many times.
+    /// Plays `lines`, which begin at index `first` in the file, `times` times.
     fn play_times(&mut self, times: u32, first: usize, lines: &[&str], player: &mut impl Player) {
         for time in 1..=times {
             for (line, number) in lines.iter().zip(first + 1..) {

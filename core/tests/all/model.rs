@@ -7,7 +7,7 @@ use larder_model::{Op, Policies, Random, run_bfc};
 
 use crate::common::{GRANULE, ranged};
 
-/// Runs seeds with random policies that `change` may set and operations that `map` may alter; a failure names the seed.
+/// Runs each seed with random policies and operations, which `change` and `map` may alter. A failure names the seed.
 fn run(seeds: Range<u64>, change: impl Fn(&mut Policies), map: impl Fn(Op) -> Op) {
     for seed in seeds {
         let mut random = Random::new(seed);
@@ -41,7 +41,7 @@ fn the_default_answers_as_the_model_predicts() {
     run(11_000..11_400, small_units, |op| op);
 }
 
-/// The operation, three in four frees turned into growths over the sub-allocator.
+/// Turns three in four frees into growths over the sub-allocator.
 fn mostly_growing(op: Op) -> Op {
     match op {
         Op::Free { which } if which % 4 > 0 => Op::Resize {

@@ -11,7 +11,7 @@ fn the_region_table_does_not_fill_before_the_memory_does() {
     let pool = RegionPool::new(RegionConfig::new(64 * GIB), table(1 << 17)).unwrap();
     let mut shared = Shared::new(pool, apart());
     let mut live = 0;
-    // In 2 MiB steps 256 regions would end at half a GiB.
+    // In steps of 2 MiB, 256 regions would hold only half a GiB.
     while live < 48 * GIB {
         let block = shared.alloc(&Request::new(MIB)).unwrap().block;
         live += block.bytes();

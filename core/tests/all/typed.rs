@@ -1,4 +1,4 @@
-//! Typed slices over a buffer: sizes, alignment, values that panic, memory returned.
+//! Typed slices over a buffer: sizes, alignments, values that panic, and the return of memory.
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
@@ -14,7 +14,6 @@ use larder_core::{
 
 const BYTES: usize = 64 * 1024;
 
-/// Makes an allocator of a buffer.
 fn over<'b>(
     buffer: &'b mut [MaybeUninit<u8>],
     table: &'b mut [Chunk],
@@ -22,7 +21,7 @@ fn over<'b>(
     HostBuffer::new(buffer, RegionConfig::fixed(), table)
 }
 
-/// Runs `f` over a buffer that is full of a pattern; everything is free again at the end.
+/// Runs `f` over a buffer filled with a pattern, and checks that everything is freed.
 fn over_buffer(f: impl FnOnce(&HostBuffer<'_, '_>)) {
     let mut buffer = vec![MaybeUninit::new(0xa5u8); BYTES];
     let mut table = vec![Chunk::VACANT; 64];
@@ -31,7 +30,7 @@ fn over_buffer(f: impl FnOnce(&HostBuffer<'_, '_>)) {
     assert_eq!(memory.stats().live_bytes, 0, "everything came back");
 }
 
-/// Counts itself while it lives.
+/// A value that is counted while it lives.
 struct Counted<'c>(&'c Cell<i32>, usize);
 
 impl<'c> Counted<'c> {
@@ -133,7 +132,7 @@ fn s3_8_counts_whose_bytes_overflow_are_refused_before_memory_is_asked_for() {
             let each_bytes = 8;
             assert_eq!(refused, Err(AllocError::TooMany { len, each_bytes }));
         }
-        // One below does not overflow: the buffer is only too small.
+        // One less does not overflow; the buffer is just too small.
         let refused = alloc_slice_zeroed::<u64, _>(memory, least - 1).map(drop);
         assert!(
             matches!(
@@ -199,7 +198,7 @@ fn room_without_values_is_written_and_drops_nothing() {
         for (index, place) in room.iter_mut().enumerate() {
             place.write(Counted::new(&alive, index));
         }
-        // SAFETY: all four were written.
+        // SAFETY: all four values were written.
         let values = unsafe { room.assume_init() };
         assert_eq!((values[3].1, alive.get()), (3, 5));
         drop(values);
@@ -325,7 +324,7 @@ fn a_block_made_over_the_same_numbers_and_table_frees_no_values() {
     let mut table = vec![Chunk::VACANT; 8];
     let mut buffer = vec![MaybeUninit::new(0u8); 4096];
     let start = (buffer.as_ptr().addr() as u64).next_multiple_of(256);
-    // Numbers alone: nothing here is memory.
+    // This pool gives numbers only; no memory is behind them.
     let mut numbers = RegionPool::new(RegionConfig::fixed(), &mut table).unwrap();
     let range = AddrRange::new(Addr::new(start), 2048).unwrap();
     numbers.add_region(range).unwrap();

@@ -1,5 +1,5 @@
-//! A released range is handed out again before its release is reported: one thread has released it, another's growth
-//! gets its addresses and reports first.
+//! A released range is given again before its release is reported: one thread has released it, and another thread's
+//! growth gets the same addresses and is reported first.
 
 use std::cell::{Cell, OnceCell};
 
@@ -12,19 +12,18 @@ use larder_core::{
 
 const START: u64 = GIVEN_BASE;
 
-/// One range growing at its end.
+/// Returns a pool over one range that grows at its end.
 fn pool() -> Pool {
     Pool::over(ranged(UNIT, GIB), contiguous(), 32)
 }
 
-/// Takes the next free range to release.
 #[track_caller]
 fn leaving(pool: &mut Pool) -> ReleaseTicket {
     let ticket = pool.shared.get_mut().take_releasable(u64::MAX);
     ticket.expect("a free range")
 }
 
-/// Releases the free end of the range to the sub-allocator, without the report.
+/// Releases the free end of the range to the sub-allocator without reporting it to the pool.
 #[track_caller]
 fn released(pool: &mut Pool) -> ReleaseTicket {
     let ticket = leaving(pool);
@@ -61,7 +60,7 @@ fn commit(pool: &mut Pool, growth: GrowTicket, given: AddrRange) {
     pool.check();
 }
 
-/// Expects that a range which lies over held memory is refused.
+/// Expects a range that overlaps held memory to be refused.
 #[track_caller]
 fn overlaps(pool: &mut Pool, growth: GrowTicket, wrong: AddrRange) {
     let rejected = pool.shared.get_mut().commit(growth, wrong);
@@ -113,7 +112,7 @@ fn the_end_of_a_range_given_again_joins_what_lies_in_front_of_it() {
 
 #[test]
 fn several_ranges_given_again_as_one_are_all_gone() {
-    // Three regions with a gap of one unit between any two.
+    // Three regions, one unit apart.
     let mut pool = pool();
     for (start, units) in [(0, 1), (2, 2), (5, 4)] {
         pool.add_region(START + start * UNIT, units * UNIT);
@@ -143,7 +142,7 @@ fn a_range_over_a_live_block_is_refused_although_it_lies_over_a_leaving_one_too(
     let growth = step_to_growth(&mut pool, &mut attempt);
     let wrong = range(START, growth.request().bytes);
     overlaps(&mut pool, growth, wrong);
-    // So the release stands.
+    // The release is still under way.
     assert_eq!(pool.reserved_bytes(), 3 * UNIT);
     pool.shared.get_mut().release_refused(ticket);
     let again = pool.alloc(2 * UNIT);
@@ -194,7 +193,7 @@ fn a_late_report_does_not_end_a_later_release_of_the_same_addresses() {
     assert_eq!(pool.reserved_bytes(), 0);
 }
 
-/// A sub-allocator that gives a range which was on its way back, once.
+/// A sub-allocator that first gives `given`, a range whose release is under way.
 struct Late {
     first: FixedRange,
     given: Cell<Option<AddrRange>>,
@@ -215,7 +214,6 @@ impl SubAllocator for Late {
     }
 }
 
-/// While a block waits to grow behind itself, the sub-allocator gives what was on its way back.
 #[test]
 fn a_block_that_grows_gets_a_range_that_was_on_its_way_back_and_gives_it_back() {
     let mut bfc = RegionPool::new(ranged(UNIT, GIB), table(32)).expect("a good configuration");
@@ -224,7 +222,7 @@ fn a_block_that_grows_gets_a_range_that_was_on_its_way_back_and_gives_it_back() 
         given: Cell::new(None),
         taken: Cell::new(None),
     };
-    // A free region elsewhere, then the range that grows.
+    // A region elsewhere, before the range that grows.
     bfc.add_region(range(START + GIB, UNIT)).unwrap();
     let mut shared = Shared::new(bfc, source);
     let [far, block] = [(); 2].map(|()| shared.alloc(&Request::new(UNIT)).unwrap().block);
@@ -237,7 +235,7 @@ fn a_block_that_grows_gets_a_range_that_was_on_its_way_back_and_gives_it_back() 
     let rejected = shared.resize(block, 2 * UNIT);
     let block = rejected.expect_err("it lies elsewhere").value;
     assert_eq!(block.range(), before);
-    // Given back, of no use for this block.
+    // The range is of no use to this block and has been released.
     assert_eq!(shared.source().taken.get(), Some(ticket.range()));
     let bfc = shared.get_mut();
     bfc.released(ticket);
@@ -246,7 +244,7 @@ fn a_block_that_grows_gets_a_range_that_was_on_its_way_back_and_gives_it_back() 
     bfc.free(block).unwrap();
 }
 
-/// A sub-allocator beside which another thread grows as fast as this one releases.
+/// A fixed range that grows again during each release, as if by another thread.
 struct Chased {
     range: FixedRange,
     allocator: OnceCell<&'static Shared<RegionPool<'static>, Chased>>,
@@ -300,7 +298,7 @@ fn a_refused_growth_takes_what_another_thread_has_grown_meanwhile() {
     let [mut first, mut second] = [(); 2].map(|()| RegionAttempt::new(Request::new(KIB)));
     let theirs = step_to_growth(&mut pool, &mut first);
     let mut ours = step_to_growth(&mut pool, &mut second);
-    // The sub-allocator has given the other thread all it has, and refuses this one.
+    // The sub-allocator has given all its memory to the other thread and refuses this one.
     let range = given(&pool, &theirs);
     while let Some(smaller) = pool.shared.get_mut().growth_refused(&mut second, ours) {
         ours = smaller;

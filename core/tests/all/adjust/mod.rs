@@ -1,5 +1,5 @@
-//! Changed limits, and conformance with AntMan: scripts of the effect of each goal; releases under way; the allocator
-//! over a device's and the host's memory, and the adjuster's sequences A, B and C over it number by number.
+//! Changed limits and conformance with AntMan: the effect of each goal, releases under way, and the allocator over
+//! device and host memory, which also plays the adjuster's sequences A, B and C number by number.
 
 mod given_again;
 mod release;

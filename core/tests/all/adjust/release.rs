@@ -1,4 +1,4 @@
-//! Releases under way, and sub-allocators that take back whole ranges or the end only.
+//! Releases under way, and sub-allocators that take back only whole ranges or only the end.
 
 use crate::common::{self, BASE, GIB, KIB, MIB, Pool, UNIT, ranged};
 use larder_core::{BestFit, BlockAllocator, FixedRange, RegionPool, Request, Shared};
@@ -32,7 +32,7 @@ fn a_source_of_whole_regions_gets_the_newest_one_back_too() {
     let kept = pool.alloc(UNIT);
     let large = pool.alloc(10 * UNIT);
     pool.free(large);
-    // Less than the region is wanted, and all of it goes.
+    // Less than the region is wanted, but all of it is released.
     let ours = pool.shared.get_mut();
     ours.set_limit(700 * KIB);
     let ticket = ours.take_releasable_region(4 * KIB).expect("a region");
@@ -53,7 +53,7 @@ fn s7_2_a_release_refused_in_the_middle_keeps_what_went_before_it() {
     let ticket = pool.shared.get_mut().take_releasable(u64::MAX);
     let ticket = ticket.expect("the largest but the newest");
     assert_eq!(ticket.range().bytes(), 2 * MIB);
-    // Others serve while it is on its way.
+    // The other regions serve during the release.
     let _block = pool.alloc(MIB);
     pool.shared.get_mut().released(ticket);
     pool.check();
@@ -66,8 +66,7 @@ fn s7_2_a_release_refused_in_the_middle_keeps_what_went_before_it() {
     let _block = pool.alloc(4 * MIB);
 }
 
-/// `trim`: "gives everything back that is free in whole regions". A `FixedRange` takes only the
-/// end of what is out, so the first region is refused until the last has gone.
+/// A `FixedRange` takes back only its end, so the first region is refused until the last one has been released.
 #[test]
 fn a_region_that_cannot_go_back_does_not_keep_the_others() {
     let pool = RegionPool::new(ranged(MIB, GIB), common::table(16)).expect("good");

@@ -1,4 +1,4 @@
-//! A block of neither side, and random blocks of both against a map.
+//! A block of neither side, and random blocks of both sides compared with a map.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use larder_model::{Random, Source};
 
 type Side<S> = Shared<RegionPool<'static>, S>;
 
-/// 4 MiB of a device, taken at once, and 8 MiB of the host.
+/// Returns both sides: 4 MiB of a device, taken at once, and 8 MiB of the host.
 fn sides() -> Vmem<Side<Source>, Side<FixedRange>> {
     let device = RegionPool::new(at_once(4 * MIB), table(1 << 11)).expect("good");
     let host = RegionPool::new(ranged(MIB, 8 * MIB), table(1 << 11)).expect("good");
@@ -31,7 +31,6 @@ fn a_block_of_neither_side_is_given_back_and_counts_nowhere() {
     other.free(rejected.value).expect("its block");
 }
 
-/// What a map of every block says against what the allocator does.
 #[test]
 fn f8_placement_and_sizes_are_as_in_a_map_of_every_block() {
     for seed in 0..40 {

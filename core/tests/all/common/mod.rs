@@ -1,5 +1,5 @@
-//! The parts shared by the core's tests: two allocators over a [`Source`] whose invariants are checked after every call,
-//! ours ([`Pool`]) and TensorFlow's ([`Upstream`]).
+//! The parts that the core's tests share: two allocators over a [`Source`], ours ([`Pool`]) and TensorFlow's
+//! ([`Upstream`]), whose invariants are checked after every call.
 
 mod pool;
 mod upstream;
@@ -15,22 +15,22 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
 
 pub(crate) const GRANULE: u64 = 256;
-/// The unit of growth unless a test says otherwise.
+/// The default unit of growth.
 pub(crate) const UNIT: u64 = 64 * KIB;
 /// The first address of an allocator that does not grow.
 pub(crate) const BASE: u64 = 0x10_0000;
 /// The first address that a sub-allocator gives.
 pub(crate) const GIVEN_BASE: u64 = 0x7000_0000_0000;
 
-/// Records of a pool's table unless a test says otherwise.
+/// The default number of records in a pool's table.
 pub(crate) const RECORDS: usize = 1 << 13;
 
-/// Creates a sub-allocator that gives each range behind the last one.
+/// Creates a sub-allocator whose ranges are adjacent.
 pub(crate) fn contiguous() -> Source {
     Source::new(GIVEN_BASE, 1 << 46)
 }
 
-/// Creates a sub-allocator that leaves a gap in front of each range.
+/// Creates a sub-allocator that leaves a gap before each range.
 pub(crate) fn apart() -> Source {
     let source = contiguous();
     source.leave_gaps(UNIT);
@@ -48,7 +48,6 @@ pub(crate) fn point(stream: u8, event: u64) -> StreamPoint {
     }
 }
 
-/// Blocks are at different places and do not overlap.
 #[track_caller]
 pub(crate) fn assert_disjoint<'b>(blocks: impl IntoIterator<Item = &'b Block>) {
     let mut places: Vec<(u64, u64)> = blocks
@@ -61,8 +60,7 @@ pub(crate) fn assert_disjoint<'b>(blocks: impl IntoIterator<Item = &'b Block>) {
     }
 }
 
-/// Returns how many of `seeds` seeds a test runs: all with `LARDER_ROUNDS=all` (`./check.sh long`), otherwise an
-/// eighth.
+/// Returns how many of `all` seeds a test runs: an eighth, or all with `LARDER_ROUNDS=all` (`./check.sh long`).
 pub(crate) fn rounds(all: u64) -> u64 {
     let is_long = std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all");
     if is_long { all } else { all.div_ceil(8) }

@@ -1,4 +1,4 @@
-//! An allocator over a [`Source`] whose invariants are checked after every call.
+//! Our allocator over a [`Source`]. Every call is followed by a check of the invariants.
 
 use super::{BASE, GRANULE, RECORDS, Source, apart, point, range};
 use larder_core::{
@@ -7,7 +7,7 @@ use larder_core::{
     Stats,
 };
 
-/// All that can be seen of an allocator, for "nothing has changed".
+/// Everything observable about an allocator, to check that nothing has changed.
 #[derive(PartialEq, Debug)]
 pub(crate) struct Picture {
     stats: Stats,
@@ -17,7 +17,6 @@ pub(crate) struct Picture {
     dump: String,
 }
 
-/// A BFC over a [`Source`]; every call is followed by a walk over the invariants.
 pub(crate) struct Pool {
     pub(crate) shared: Shared<RegionPool<'static>, Source>,
 }
@@ -26,7 +25,6 @@ pub(crate) fn table(records: usize) -> &'static mut [Chunk] {
     Box::leak(vec![Chunk::VACANT; records].into_boxed_slice())
 }
 
-/// Returns our configuration with growth by units of `unit_bytes`.
 pub(crate) fn ranged(unit_bytes: u64, limit_bytes: u64) -> RegionConfig {
     let ahead_divisor = None;
     RegionConfig {
@@ -38,7 +36,7 @@ pub(crate) fn ranged(unit_bytes: u64, limit_bytes: u64) -> RegionConfig {
     }
 }
 
-/// Ours taking the whole limit with the first region.
+/// Returns a configuration whose first region takes the whole limit.
 pub(crate) fn at_once(limit_bytes: u64) -> RegionConfig {
     ranged(limit_bytes, limit_bytes)
 }
@@ -55,7 +53,7 @@ impl Pool {
         }
     }
 
-    /// An allocator that is handed its regions `(start, bytes)`.
+    /// Creates an allocator with the given regions `(start, bytes)`.
     pub(crate) fn with_regions(config: RegionConfig, regions: &[(u64, u64)]) -> Self {
         let mut pool = Self::new(config);
         for (start, bytes) in regions {
@@ -64,7 +62,7 @@ impl Pool {
         pool
     }
 
-    /// An allocator that does not grow, with a region of so many granules.
+    /// Creates an allocator that does not grow, with one region of `granules` granules.
     pub(crate) fn fixed(granules: u64) -> Self {
         Self::with_regions(RegionConfig::fixed(), &[(BASE, granules * GRANULE)])
     }
@@ -113,7 +111,7 @@ impl Pool {
         }
     }
 
-    /// Returns a second value for a block in use.
+    /// Returns a second `Block` for a block in use.
     #[track_caller]
     pub(crate) fn second(&mut self, block: &Block) -> Block {
         let (addr, handle) = (block.addr(), block.handle());
@@ -124,7 +122,7 @@ impl Pool {
         second.expect("in use")
     }
 
-    /// Expects that the pool does not know a block: it comes back, and nothing changes.
+    /// Expects the pool not to know a block. Its frees return the block and change nothing.
     #[track_caller]
     pub(crate) fn refuses_free(&mut self, block: Block) -> Block {
         let pool = self.shared.get_mut();
@@ -153,7 +151,7 @@ impl Pool {
         self.shared.stats().reserved_bytes
     }
 
-    /// `(address, bytes)` of the free chunks in address order.
+    /// Returns `(address, bytes)` of the free chunks, in address order.
     pub(crate) fn free_chunks(&self) -> Vec<(u64, u64)> {
         let mut free = Vec::new();
         self.shared.with(|pool| {
@@ -181,7 +179,7 @@ impl Pool {
         })
     }
 
-    /// Runs `f` and asserts that nothing can be seen of it.
+    /// Runs `f` and asserts that it changes nothing observable.
     #[track_caller]
     pub(crate) fn unchanged<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let before = self.picture();

@@ -1,4 +1,4 @@
-//! TensorFlow 1.15's BFC over a [`Source`], whose invariants are checked after every call.
+//! TensorFlow 1.15's BFC over a [`Source`]. Every call is followed by a check of the invariants.
 
 use std::cell::RefCell;
 
@@ -10,13 +10,12 @@ use larder_model::tensorflow::Bfc;
 
 use super::Source;
 
-/// Upstream's BFC over a [`Source`].
 pub(crate) struct Upstream {
     pub(crate) bfc: Bfc,
     pub(crate) source: Source,
 }
 
-/// The block as the tests pass it on; the number of the allocation is its handle.
+/// Returns the block at an address. Its handle is the number of the allocation.
 fn block_of(bfc: &Bfc, addr: Addr) -> Block {
     let (range, used) = bfc.block(addr).expect("a block in use");
     let handle = ChunkHandle::new(used.id as u32).expect("ids begin at 1");
@@ -41,7 +40,7 @@ impl Upstream {
         check(&self.bfc);
     }
 
-    /// Sets the limit. Returns the one in force.
+    /// Sets the limit. Returns the limit in force.
     #[track_caller]
     pub(crate) fn adjust(&mut self, limit_bytes: u64) -> u64 {
         let limit_bytes = self.bfc.adjust(&self.source, limit_bytes);
@@ -50,20 +49,20 @@ impl Upstream {
         limit_bytes
     }
 
-    /// Returns the requested size and the number of a block in use.
+    /// Returns the requested size and the allocation number of a block in use.
     pub(crate) fn sizes(&self, block: &Block) -> Option<(u64, u64)> {
         let (_, used) = self.bfc.block(block.addr())?;
         Some((used.requested_bytes, used.id))
     }
 
-    /// `(address, bytes)` of the free chunks in address order.
+    /// Returns `(address, bytes)` of the free chunks, in address order.
     pub(crate) fn free_chunks(&self) -> Vec<(u64, u64)> {
         let free = self.bfc.chunks().filter(|(_, chunk)| chunk.used.is_none());
         free.map(|(addr, chunk)| (addr.get(), chunk.bytes))
             .collect()
     }
 
-    /// Returns all that can be seen: counters, regions, chunks.
+    /// Returns everything observable: counters, regions and chunks.
     pub(crate) fn picture(&self) -> String {
         let regions: Vec<_> = self.bfc.regions().collect();
         let chunks: Vec<_> = self.bfc.chunks().collect();
@@ -71,7 +70,8 @@ impl Upstream {
     }
 }
 
-/// The chunks cover the regions, neighbours that may be joined are, and the counters are their sums.
+/// Checks that the chunks cover the regions, that no two neighbours could be joined, and that the counters are the sums
+/// over the chunks.
 #[track_caller]
 fn check(bfc: &Bfc) {
     let mut chunks = bfc.chunks().peekable();
@@ -103,7 +103,7 @@ fn check(bfc: &Bfc) {
     assert_eq!(counted, (live, requested, held));
 }
 
-/// Upstream's as one side of a `Vmem`.
+/// Upstream's allocator as one side of a `Vmem`.
 pub(crate) struct UpstreamSide(pub(crate) RefCell<Upstream>);
 
 impl BlockAllocator for UpstreamSide {

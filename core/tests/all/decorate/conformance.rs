@@ -1,4 +1,4 @@
-//! The suite of `larder-model` over the algorithms, over each decorator, and over stacks.
+//! The conformance suite of `larder-model` over the algorithms, over each decorator, and over stacks.
 
 use super::ground::{BASE, Untracked, best_fit, buffer};
 use larder_core::decorate::{
@@ -13,7 +13,7 @@ use larder_model::conformance::{Expect, run};
 
 const BYTES: u64 = 8 << 20;
 
-/// What the suite may ask for where blocks are kept back.
+/// Expectations of allocators that keep freed blocks back.
 const KEEPS_BACK: Expect = Expect {
     frees_at_once: false,
     refuses_far_events: false,
@@ -36,7 +36,7 @@ fn paged(device: &PageDevice) -> Shared<PagePool<'static>, &PageDevice> {
     Shared::new(PagePool::new(config, chunks, tables).unwrap(), device)
 }
 
-/// Each decorator alone over an allocator, then stacks; twice, so that what is left over shows.
+/// Runs the suite over each decorator and over stacks. A second round shows anything that the first has left behind.
 fn run_decorated<A: BlockAllocator>(allocator: &A, access: &impl MemoryAccess) {
     let guards = GuardConfig::new();
     let quarantine = QuarantineConfig::new(64 << 10);
@@ -75,7 +75,7 @@ fn run_decorated<A: BlockAllocator>(allocator: &A, access: &impl MemoryAccess) {
         assert_eq!(tracked.track_stats().live_bytes, 0);
         assert_eq!(tracked.track_stats().live_blocks, 0);
 
-        // The other order that makes sense: what the program asks for is counted.
+        // The other useful order, which tracks the sizes that the program requests.
         let guarded = Guarded::new(allocator, access, guards, 32).unwrap();
         let poisoned = Poisoned::new(&guarded, access, Pattern::of_u8(0x55)).unwrap();
         run(

@@ -1,4 +1,4 @@
-//! Every byte of guards, of quarantined blocks and of resets: a changed one is found, and none of the block's own.
+//! Each changed byte of a guard or a quarantined block is found, and none of a live block. Resets write every byte.
 
 use super::ground::{BASE, Best, alloc, best_fit, buffer, flip, read_byte, write};
 use larder_core::decorate::{
@@ -16,13 +16,13 @@ fn guards<'a, M: MemoryAccess>(inner: &'a Best, access: &'a M) -> Guards<'a, M> 
     Guarded::new(inner, access, GuardConfig::new(), 8).unwrap()
 }
 
-/// The bytes below the block that belong to it: its guards, slack and itself.
+/// Returns the bytes that the inner allocator granted for a block at [`BASE`]: guards, block and slack.
 fn granted(allocator: &Guards<'_, impl MemoryAccess>, block: &Block) -> core::ops::Range<u64> {
     let bytes = allocator.granted_bytes(block).unwrap();
     BASE..BASE + bytes
 }
 
-/// Flips one byte and says what a check of the block finds of it.
+/// Flips one byte, checks the block, and expects damage unless the byte is the block's own.
 fn try_flip<M: MemoryAccess>(
     allocator: &Guards<'_, M>,
     access: &M,
@@ -127,11 +127,11 @@ fn blocks_of_a_former_owner_of_the_rows_come_back() {
     let former = Guarded::new(&inner, &access, GuardConfig::new(), 4).unwrap();
     let (one, two) = (alloc(&former, 100), alloc(&former, 100));
     drop(former);
-    // The heap most often gives it the same rows.
+    // It usually gets the same rows from the heap.
     let next = Guarded::new(&inner, &access, GuardConfig::new(), 4).unwrap();
     let rejected = next.free(one).unwrap_err();
     assert_eq!(rejected.error, FreeError::Unknown);
-    // Its row is in use again, by a block at another address.
+    // The row is in use again, by a block at another address.
     let mine = alloc(&next, 100);
     assert_eq!(mine.handle(), rejected.value.handle());
     for block in [rejected.value, two] {
@@ -141,7 +141,7 @@ fn blocks_of_a_former_owner_of_the_rows_come_back() {
     next.free(mine).unwrap();
 }
 
-/// Returns the block, the offset and the byte of a find in a freed block.
+/// Returns the address, the offset and the byte of a finding in a freed block.
 fn freed_damage(find: Option<CheckError>) -> (Addr, i64, u8) {
     match find {
         Some(CheckError::Damaged(damage)) => {

@@ -1,4 +1,4 @@
-//! The ground of the tests: a best fit over a buffer, and allocators and accesses that misbehave.
+//! The base of these tests: best fit over a buffer, an allocator without sizes, and an access that refuses calls.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,12 +8,12 @@ use larder_core::{
     SliceAccess, Stats, StreamId, StreamPoint,
 };
 
-/// First address of the buffer; every alignment of the tests divides it.
+/// The first address of the buffer, a multiple of every alignment in the tests.
 pub(crate) const BASE: u64 = 1 << 32;
 
 pub(crate) type Best = Shared<RegionPool<'static>, FixedRange>;
 
-/// Best fit over so many bytes from [`BASE`], with a table of so many records.
+/// Returns a best-fit allocator over `bytes` bytes from [`BASE`] on.
 pub(crate) fn best_fit(bytes: u64, granule_bytes: u64, records: usize) -> Best {
     let config = RegionConfig {
         growth: Growth::Range {
@@ -29,7 +29,7 @@ pub(crate) fn best_fit(bytes: u64, granule_bytes: u64, records: usize) -> Best {
     Shared::new(bfc, FixedRange::new(range))
 }
 
-/// A buffer of zeros behind those addresses.
+/// Returns a buffer of zeros at the same addresses.
 pub(crate) fn buffer(bytes: u64) -> SliceAccess<'static> {
     SliceAccess::new(Addr::new(BASE), vec![0; bytes as usize].leak())
 }
@@ -50,13 +50,12 @@ pub(crate) fn write(access: &impl MemoryAccess, at: u64, bytes: &[u8]) {
     access.write(StreamId::MAIN, Addr::new(at), bytes).unwrap();
 }
 
-/// Changes some bits of one byte.
 pub(crate) fn flip(access: &impl MemoryAccess, at: u64, bits: u8) {
     let byte = read_byte(access, at);
     write(access, at, &[byte ^ bits]);
 }
 
-/// Hides what the allocator below knows about sizes, as one around another's memory would.
+/// Hides the sizes that the inner allocator knows, like an allocator that does not track them.
 pub(crate) struct Untracked<A>(pub(crate) A);
 
 impl<A: BlockAllocator> BlockAllocator for Untracked<A> {
@@ -85,7 +84,7 @@ impl<A: BlockAllocator> BlockAllocator for Untracked<A> {
     }
 }
 
-/// What was asked of an access: which stream, and what.
+/// A call of an access, with its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Touch {
     Read(u8),
@@ -94,11 +93,11 @@ pub(crate) enum Touch {
     Wait(u8, StreamPoint),
 }
 
-/// An access that keeps a list of what it was asked and refuses a call when told to.
+/// An access that records its calls and can refuse one.
 pub(crate) struct Watched<M> {
     inner: M,
     touches: RefCell<Vec<Touch>>,
-    /// Calls until the refused one, if there is one.
+    /// The number of calls before the refused one, if there is one.
     refuse_in: Cell<Option<u64>>,
 }
 
@@ -113,7 +112,7 @@ impl<M> Watched<M> {
         }
     }
 
-    /// The access below, past which nothing is listed.
+    /// Returns the inner access, whose calls are not recorded.
     pub(crate) fn inner(&self) -> &M {
         &self.inner
     }
@@ -122,7 +121,7 @@ impl<M> Watched<M> {
         self.touches.take()
     }
 
-    /// Refuses one call, so many from now.
+    /// Refuses one call after `calls` more.
     pub(crate) fn refuse_in(&self, calls: u64) {
         self.refuse_in.set(Some(calls));
     }

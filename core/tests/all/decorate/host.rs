@@ -1,4 +1,4 @@
-//! The decorators over memory of this process, by its real addresses.
+//! The decorators over memory of this process, at its real addresses.
 
 use std::ptr::NonNull;
 
@@ -15,10 +15,10 @@ const BYTES: u64 = 4 << 20;
 
 #[test]
 fn memory_of_this_process_is_guarded_reset_and_kept_back_like_a_buffer() {
-    // Room for a start on a multiple of 64 KiB.
+    // Room to start at a multiple of 64 KiB.
     let mut memory = vec![0u8; (BYTES + (64 << 10)) as usize];
     let first = NonNull::new(memory.as_mut_ptr()).unwrap();
-    // SAFETY: the vector outlives the access and is touched through it alone.
+    // SAFETY: the vector outlives the access and is accessed only through it.
     let access = unsafe { HostAccess::new(first, memory.len() as u64) }.unwrap();
     let start = (first.addr().get() as u64).next_multiple_of(64 << 10);
     let config = RegionConfig {

@@ -1,4 +1,4 @@
-//! The allocators of the decorators' scripts, and what each of them tells.
+//! The allocators in the decorators' scripts, with their checks and counters.
 
 use larder_core::decorate::{CheckError, FindingCounts, Guarded, Poisoned, Quarantined, Tracked};
 use larder_core::{
@@ -11,7 +11,7 @@ use super::ground::{Best, Watched};
 pub(crate) type Dyn = &'static dyn BlockAllocator;
 pub(crate) type Access = &'static Watched<SliceAccess<'static>>;
 
-/// An allocator of a script.
+/// An allocator in a script.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Best(&'static Best),
@@ -19,11 +19,11 @@ pub(crate) enum Kind {
     Quarantined(&'static Quarantined<Dyn, Access>),
     Poisoned(&'static Poisoned<Dyn, Access>),
     Tracked(&'static Tracked<Dyn>),
-    /// Has no checks and no counters of its own.
+    /// An allocator without checks and counters.
     Plain(Dyn),
 }
 
-/// Gives nothing.
+/// An allocator that refuses every request.
 pub(crate) struct Fails;
 
 impl BlockAllocator for Fails {

@@ -1,7 +1,7 @@
-//! The player of the decorators' scripts: allocators with names, one over another, and one buffer that all touch.
+//! The player of the decorators' scripts: named allocators, one over another, and one buffer that all of them access.
 //!
-//! `name: kind over …` makes an allocator over another one. Places are bytes from the start of the buffer, or from a
-//! block's. An outcome is the answer, the touches of the buffer that it took, and the counters that it changed.
+//! `name: kind over …` creates an allocator over another one. Places are bytes from the start of the buffer or of a
+//! block. An outcome is the answer, the accesses to the buffer, and the counters that have changed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -20,17 +20,17 @@ use super::ground::{BASE, Touch, Untracked, Watched, best_fit, buffer, flip, wri
 use super::kinds::{Access, Fails, Kind, leak};
 use crate::golden;
 
-/// Bytes of the buffer.
+/// The size of the buffer in bytes.
 const BYTES: u64 = 1 << 20;
 
 pub(crate) struct Player {
     access: Access,
     kinds: BTreeMap<String, Kind>,
-    /// The allocator made last, which serves unless another is named.
+    /// The newest allocator, which is used unless an operation names another.
     last: String,
-    /// Blocks by name, with the allocator that gave them.
+    /// Live blocks by name, each with the name of its allocator.
     blocks: HashMap<String, (Block, String)>,
-    /// First addresses and sizes of all blocks ever named.
+    /// The addresses and sizes of all blocks so far, by name.
     places: HashMap<String, (u64, u64)>,
     counters: RefCell<BTreeMap<String, u64>>,
 }
@@ -62,7 +62,7 @@ fn point(text: &str) -> StreamPoint {
     }
 }
 
-/// Returns the words of a find, whose offset is from the block's start.
+/// Describes a finding, whose offset is relative to the block.
 fn find(error: CheckError) -> String {
     match error {
         CheckError::Damaged(Damage {
@@ -83,7 +83,7 @@ fn find(error: CheckError) -> String {
     }
 }
 
-/// Returns the words of touches, equal ones together.
+/// Describes accesses, with equal ones in a row combined.
 fn touches(touches: &[Touch]) -> String {
     let runs = touches.chunk_by(|one, next| one == next).map(|run| {
         let word = match run[0] {
@@ -136,7 +136,7 @@ impl Player {
         *kind.unwrap_or_else(|| panic!("no allocator is {name}"))
     }
 
-    /// Makes an allocator: `best bytes granule records`, or a kind over another one.
+    /// Creates an allocator: `best bytes granule records`, or a kind over another one.
     fn make(&mut self, name: &str, words: &[&str]) -> String {
         let over = || self.kind(words[1]).allocator();
         let size = |at: usize| number(words[at]) as usize;
@@ -276,7 +276,7 @@ impl Player {
         }
     }
 
-    /// Returns an address: of a block's first byte, so many bytes behind it, before it, or behind its end.
+    /// Reads an address: a block's start (`name`, `name+N`, `name-N`) or a distance from its end (`name>N`).
     fn place(&self, text: &str) -> u64 {
         let at = text.find(['+', '-', '>']).unwrap_or(text.len());
         let (start, bytes) = self.places[&text[..at]];
@@ -314,7 +314,7 @@ impl Player {
         answers.join(", ")
     }
 
-    /// Frees blocks, `to` their allocator or another one, behind a point if there is one.
+    /// Frees blocks to their allocators or `to` another one; with `after`, behind a stream point.
     fn free(&mut self, words: &[&str]) -> String {
         let after = option(words, "after").map(point);
         let mut answers = Vec::new();
@@ -335,7 +335,7 @@ impl Player {
         answers.join(", ")
     }
 
-    /// Takes the records of a tracked allocator, for good or not, or copies them: `number:bytes` each.
+    /// Takes, drains or copies the records of a tracked allocator, and returns `number:bytes` for each.
     fn records(&self, operation: &str, name: &str) -> String {
         let Kind::Tracked(tracked) = self.kind(name) else {
             panic!("{name} has no records");
@@ -360,7 +360,7 @@ impl Player {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Tells what an allocator knows of a block.
+    /// Describes a block as an allocator knows it.
     fn tell(&self, name: &str, block: &str) -> String {
         let (kind, (block, _)) = (self.kind(name), &self.blocks[block]);
         let allocator = kind.allocator();
@@ -377,7 +377,7 @@ impl Player {
         words
     }
 
-    /// Returns the words of the counters that have changed, with their allocators.
+    /// Describes the counters that have changed.
     fn changes(&self) -> String {
         let mut words = String::new();
         for (name, kind) in &self.kinds {
@@ -393,7 +393,7 @@ impl Player {
     }
 }
 
-/// Returns bytes by words of four, or one by one if they are no words: each, and how often it comes in a row.
+/// Describes bytes as runs of equal 4-byte words, or of equal bytes if the length is not a multiple of 4.
 fn words_of(bytes: &[u8]) -> String {
     let size = if bytes.len().is_multiple_of(4) { 4 } else { 1 };
     let words: Vec<&[u8]> = bytes.chunks(size).collect();

@@ -16,25 +16,25 @@ const BYTES: u64 = 1 << 20;
 const LIMIT: u64 = 6000;
 const PLACES: usize = 7;
 
-/// What the model knows of a block.
+/// A block in the model.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     addr: u64,
     bytes: u64,
-    /// First damage of its guards: the front one goes before the tail.
+    /// The damage to its guards.
     guards: Option<(Which, i64)>,
-    /// First damage since it was freed.
+    /// The offset of the damage since its free.
     freed: Option<i64>,
 }
 
 type Find = (u64, Which, i64);
 
-/// What must be in the lists.
+/// The blocks that wait, and the expected findings.
 #[derive(Default)]
 struct Model {
     waiting: VecDeque<Known>,
     bytes: u64,
-    /// Finds of leaving blocks, and of their guards.
+    /// Findings in freed blocks; `guards` has those in guards.
     freed: Vec<Find>,
     guards: Vec<Find>,
 }
@@ -82,7 +82,7 @@ fn plain(find: CheckError) -> Find {
     }
 }
 
-/// All that a check finds, in its order.
+/// Returns the findings of a check, in order.
 fn found_by(check: impl FnOnce(&mut dyn FnMut(CheckError)) -> u64) -> Vec<Find> {
     let mut found = Vec::new();
     let count = check(&mut |find| found.push(plain(find)));
@@ -90,7 +90,7 @@ fn found_by(check: impl FnOnce(&mut dyn FnMut(CheckError)) -> u64) -> Vec<Find> 
     found
 }
 
-/// Flips a byte of the front or the tail guard of a block whose guards are whole.
+/// Flips a byte in the front or tail guard of a block, unless its guards are damaged already.
 fn hurt(access: &SliceAccess<'_>, known: &mut Known, random: &mut Random) {
     if known.guards.is_some() {
         return;
@@ -106,7 +106,7 @@ fn hurt(access: &SliceAccess<'_>, known: &mut Known, random: &mut Random) {
     }
 }
 
-/// Writes into a freed block that waits, once.
+/// Flips a byte in a waiting block, unless it is damaged already.
 fn hurt_freed(access: &SliceAccess<'_>, model: &mut Model, random: &mut Random) {
     let at = random.index(model.waiting.len());
     let known = &mut model.waiting[at];
@@ -144,7 +144,7 @@ fn free(allocator: &impl BlockAllocator, block: Block, random: &mut Random) {
     }
 }
 
-/// What a check of all guards must find: live blocks and waiting ones, which are live below.
+/// Returns the expected findings of a check of all guards. The guards of waiting blocks are checked too.
 fn hurt_guards(live: &[(Block, Known)], model: &Model) -> Vec<Find> {
     let known = live.iter().map(|(_, known)| known).chain(&model.waiting);
     let mut finds: Vec<Find> = known
@@ -154,7 +154,7 @@ fn hurt_guards(live: &[(Block, Known)], model: &Model) -> Vec<Find> {
     finds
 }
 
-/// What a check of all that waits must find, and mend.
+/// Returns the expected findings of a check of all waiting blocks, which repairs the damage.
 fn hurt_waiting(model: &mut Model) -> Vec<Find> {
     let waiting = model.waiting.iter_mut();
     let finds: Vec<Find> = waiting
@@ -220,7 +220,7 @@ fn run(seed: u64) {
     assert_eq!(left, (0, 0));
 }
 
-/// The lists have what the model says, and are empty afterwards.
+/// Takes all findings and compares them with the model's.
 fn take_all(
     model: &mut Model,
     freed: impl Fn() -> Option<CheckError>,

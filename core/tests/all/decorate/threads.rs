@@ -1,4 +1,4 @@
-//! Threads that use one stack at once, and checks while others free.
+//! Threads that share one stack, and checks during frees in other threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use larder_core::{
 };
 use larder_model::Random;
 
-/// A thread that holds a lock may not be running.
+/// Yields, because the thread that holds the lock may not be running.
 struct Yield;
 
 impl Wait for Yield {
@@ -32,7 +32,7 @@ fn four_threads_and_a_checker_see_no_damage_and_right_totals() {
     let quarantined: Quarantined<_, _, Yield> =
         Quarantined::with_wait(&guarded, &access, config, 32).unwrap();
     let allocator = Poisoned::new(&quarantined, &access, Pattern::F32_NAN).unwrap();
-    // The pool has grown before the threads begin: all memory there is goes to the first that asks.
+    // The pool grows before the threads start, because the first growth takes all memory and a second would be refused.
     let first = allocator.alloc(&Request::new(1)).unwrap().block;
     allocator.free(first).unwrap();
     let done = AtomicBool::new(false);
@@ -67,7 +67,7 @@ fn four_threads_and_a_checker_see_no_damage_and_right_totals() {
                 assert_eq!(quarantined.check_all(|find| panic!("{find}")), 0);
             }
         });
-        // The checker ends whatever becomes of the workers.
+        // The checker must end even if a worker panics.
         let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::Relaxed);
         ends.into_iter().for_each(|end| end.unwrap());
@@ -82,7 +82,7 @@ fn four_threads_and_a_checker_see_no_damage_and_right_totals() {
     assert_eq!(inner.stats().live_bytes, 0);
 }
 
-/// How often somebody has waited.
+/// The number of waits so far.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
 struct Told;
@@ -94,7 +94,7 @@ impl Wait for Told {
     }
 }
 
-/// Stops in its first read until a free in another thread is over, or waits for that read.
+/// Stops in its first read until a free in another thread waits; panics if that free returns first.
 struct Stops<M> {
     inner: M,
     reading: AtomicBool,

@@ -1,4 +1,4 @@
-//! Tracking: its clock, its numbers, and calls of other threads in the middle of its own.
+//! Tracking: its clock, its counters, and calls by other threads in the middle of its own.
 
 use std::cell::{Cell, RefCell};
 
@@ -134,10 +134,10 @@ fn sides_that_do_not_know_their_blocks_get_them_back_all_the_same() {
     assert_eq!(vmem.vmem_stats().joint_live_bytes, 0);
 }
 
-/// Another thread that runs at the worst moment: in the middle of a call, below.
+/// An allocator that runs `then` in the middle of a call, as another thread could.
 struct Meanwhile {
     inner: Best,
-    /// Runs once, before an allocation, after a free or before a free behind a point.
+    /// Runs once: before an allocation, after a free, or before a free behind a stream point.
     then: RefCell<Option<Box<dyn FnOnce()>>>,
 }
 

@@ -1,4 +1,4 @@
-//! `ConfigError`: each setting just good and just bad.
+//! `ConfigError`: the last valid and the first invalid value of each setting.
 
 use crate::common::{Pool, assert_disjoint, table};
 use larder_core::{Block, ConfigError, Growth, RegionConfig, RegionPool};

@@ -1,4 +1,4 @@
-//! `FreeError`: a block that is unknown is handed back. `foreign.rs` has those of other allocators.
+//! `FreeError`: an unknown block is returned to the caller. `foreign.rs` tests blocks of other allocators.
 
 use crate::common::{GRANULE, Pool};
 use larder_core::{Addr, BestFit, Block, ChunkHandle, FreeError, RawBlock};

@@ -1,4 +1,4 @@
-//! Look-ups by address: the blocks that an index finds, also after changes.
+//! Look-ups by address in an index, also after blocks have changed.
 
 use crate::common::{BASE, GIB, GRANULE, KIB, MIB, Pool, UNIT, apart, range, ranged};
 use larder_core::sync::AtomicU32;
@@ -9,7 +9,7 @@ use larder_model::{Random, Source};
 
 const PAGES: usize = 128;
 
-/// An index over the first 128 granules from `BASE` up, with this number in each entry.
+/// Returns an index over the 128 granules from `BASE` on, with `number` in each entry.
 fn index(number: u32) -> PageIndex<'static> {
     let entries = [(); PAGES].map(|()| AtomicU32::new(number));
     PageIndex::new(
@@ -19,7 +19,7 @@ fn index(number: u32) -> PageIndex<'static> {
     )
 }
 
-/// The block that starts at an address.
+/// Returns the block that starts at an address.
 fn block_at(pool: &Pool, index: PageIndex<'_>, addr: Addr) -> Result<Block, FreeError> {
     let found = index.find(addr).ok_or(FreeError::Unknown)?;
     pool.shared.with(|pool| pool.block_from_raw(found))

@@ -1,5 +1,6 @@
-//! Every error value of the core: when it is returned, its numbers, that nothing has changed then, and the advice in
-//! its text. Also look-ups by address, requested places, alignments, and sub-allocators that break their promises.
+//! Every error value of the core: when it is returned, its numbers, the advice in its text, and that the failed call
+//! has changed nothing. Also look-ups by address, requested places, alignments, and sub-allocators that break their
+//! promises.
 
 mod config;
 mod free;
@@ -19,7 +20,7 @@ script!(
     s8_6_under_a_limit_below_what_is_held_no_region_is_collected_that_makes_no_room
 );
 
-/// The refusal of a request for lack of memory, after which nothing has changed.
+/// Expects a request to fail for lack of memory and to change nothing.
 #[track_caller]
 fn out_of_memory(pool: &mut Pool, request: &Request) -> OutOfMemory {
     match pool.unchanged(|pool| pool.try_grant(request)) {
@@ -28,7 +29,6 @@ fn out_of_memory(pool: &mut Pool, request: &Request) -> OutOfMemory {
     }
 }
 
-/// Limit, reserved, live, free, largest free, pending.
 fn numbers(out: &OutOfMemory) -> [u64; 6] {
     [
         out.limit_bytes,

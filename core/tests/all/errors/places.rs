@@ -1,4 +1,4 @@
-//! Alignments: the addresses given, whatever the regions and the memory that grows.
+//! Alignments are honoured wherever the regions and the further memory lie.
 
 use crate::common::{
     BASE, GIB, GRANULE, KIB, MIB, Pool, UNIT, assert_disjoint, contiguous, ranged,

@@ -7,7 +7,7 @@ use larder_core::{
     RegionConfig, RegionError, RegionPlan, Request,
 };
 
-/// The refusal of a region, after which nothing has changed.
+/// Expects a region to be refused and nothing to change.
 #[track_caller]
 fn region_error(pool: &mut Pool, start: u64, bytes: u64) -> RegionError {
     let place = range(start, bytes);
@@ -17,7 +17,7 @@ fn region_error(pool: &mut Pool, start: u64, bytes: u64) -> RegionError {
     rejected.error
 }
 
-/// The ticket a request asks for.
+/// Returns the ticket for the growth that a request needs.
 #[track_caller]
 fn ticket(pool: &mut Pool, attempt: &mut RegionAttempt) -> GrowTicket {
     let progress = pool.shared.get_mut().advance(attempt);
@@ -28,7 +28,7 @@ fn ticket(pool: &mut Pool, attempt: &mut RegionAttempt) -> GrowTicket {
     }
 }
 
-/// The refusal of a range that a sub-allocator gave.
+/// Expects a sub-allocator's range to be refused.
 #[track_caller]
 fn commit_error(pool: &mut Pool, ticket: GrowTicket, given: AddrRange) -> RegionError {
     let rejected = pool.shared.get_mut().commit(ticket, given);
@@ -38,8 +38,8 @@ fn commit_error(pool: &mut Pool, ticket: GrowTicket, given: AddrRange) -> Region
     rejected.error
 }
 
-/// A pool with so many regions of a granule, far apart. Growth by itself takes larger steps long before the table is
-/// full.
+/// Returns a pool with `count` regions of a granule, none of them adjacent. Growth alone takes larger steps long before
+/// the table is full.
 fn with_regions(config: RegionConfig, count: usize) -> Pool {
     let places: Vec<_> = (1..=count as u64)
         .map(|i| (i * 2 * GRANULE, GRANULE))

@@ -7,7 +7,7 @@ use crate::common::{BASE, GIB, GIVEN_BASE, GRANULE, KIB, MIB, Pool, UNIT, ranged
 use larder_core::{AllocError, Cause, Growth, RegionConfig, Request};
 use larder_model::{Broken, Call};
 
-/// An allocator with one block, over a source that from now on gives other ranges.
+/// Returns an allocator with one block, over a source whose further ranges are those of `answer`.
 fn broken(config: RegionConfig, answer: Broken) -> Pool {
     let mut pool = Pool::new(config);
     let _block = pool.alloc(64 * KIB);
@@ -23,7 +23,7 @@ fn growing_configs(limit: u64) -> [RegionConfig; 2] {
     })
 }
 
-/// Returns the numbers of ranges given and taken back.
+/// Returns how many ranges the source has given and how many it has taken back.
 fn given_and_released(pool: &Pool) -> (usize, usize) {
     let log = pool.source().take_log();
     let given = log.iter().filter(|call| matches!(call, Call::Grow(_)));
@@ -46,7 +46,7 @@ fn a_sub_allocator_that_breaks_its_promises_is_an_error_and_nothing_is_lost() {
             let out = out_of_memory(&mut pool, &Request::new(2 * MIB));
             let told = matches!(out.cause, Cause::Rejected(_));
             assert!(told, "{name}: {:?}", out.cause);
-            // Each range that is not held goes back, unless blocks may live in it.
+            // A refused range is released, unless it overlaps held memory, where blocks may be.
             let (given, released) = given_and_released(&pool);
             assert!((1..=2).contains(&given), "{name}: {given} calls");
             let expected = if name == "overlapping" { 0 } else { given };
@@ -58,7 +58,7 @@ fn a_sub_allocator_that_breaks_its_promises_is_an_error_and_nothing_is_lost() {
     }
 }
 
-/// `SubAllocator` promises "at least as long as was asked", so a longer answer keeps the promise.
+/// `SubAllocator` promises ranges at least as long as requested, so a longer range keeps the promise.
 #[test]
 fn an_answer_longer_than_asked_that_passes_the_limit_is_refused_without_a_hang() {
     for config in growing_configs(3 * MIB) {
@@ -86,7 +86,7 @@ fn an_answer_longer_than_asked_within_the_limit_is_held_whole() {
 
 #[test]
 fn an_answer_shorter_than_asked_that_still_serves_is_held() {
-    // Ahead as much as is held, which is wholly used.
+    // Growth asks for as much ahead as is held, and all held memory is in use.
     let growth = Growth::Range {
         unit_bytes: 1024,
         ahead_divisor: NonZeroU32::new(1),

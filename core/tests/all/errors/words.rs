@@ -1,4 +1,4 @@
-//! The texts of errors: each says what is wrong and what to do, and is a small value.
+//! The texts of errors: each says what is wrong and what to do. Also the sizes of error values.
 
 use std::fmt::{Debug, Display};
 
@@ -9,7 +9,7 @@ use larder_core::{
     RegionError, Request, ResizeError, SubAllocError, Violation,
 };
 
-/// Every `OutOfMemory`, one for each cause.
+/// Returns an `OutOfMemory` with each cause.
 fn all_causes() -> Vec<OutOfMemory> {
     let limit = out_of_memory(&mut Pool::new(ranged(MIB, 256)), &Request::new(257));
     let mut exhausted = Pool::new(ranged(MIB, GIB));
@@ -38,7 +38,7 @@ fn all_causes() -> Vec<OutOfMemory> {
     ]
 }
 
-/// A line with the text of each error, behind its name.
+/// Returns a line for each error: its name and its text.
 fn lines<E: Debug + Display>(errors: impl IntoIterator<Item = E>) -> String {
     let line = |error: E| {
         let name = format!("{error:?}");
@@ -48,7 +48,7 @@ fn lines<E: Debug + Display>(errors: impl IntoIterator<Item = E>) -> String {
     errors.into_iter().map(line).collect()
 }
 
-/// The texts of a range and a block that come back.
+/// Returns the texts of errors that return a range or a block to the caller.
 fn of_rejected() -> String {
     let mut pool = Pool::fixed(1);
     let region = pool.shared.get_mut().add_region(range(BASE, GRANULE));

@@ -1,5 +1,5 @@
-//! Budgets inside budgets: charges along a path, limits that hold at once, and the live bytes allowed to pools
-//! meanwhile.
+//! Budgets inside budgets: charges along a path, limits that take effect at once, and the live bytes that pools may
+//! have while they are above their limits.
 
 mod player;
 mod random;

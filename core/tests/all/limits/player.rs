@@ -1,7 +1,7 @@
-//! The player of the script of limits: one tree, whose budgets have names.
+//! The player of the limits' script: one tree with named budgets.
 //!
-//! An outcome is the answer, then the bytes used by each budget where they changed, and the live bytes allowed to each
-//! where its hard limit does not say them already.
+//! An outcome is the answer, then each budget that changed: its used bytes, its limit on live bytes where that differs
+//! from its hard limit, and its excess.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use crate::golden;
 #[derive(Default)]
 pub(crate) struct Player {
     tree: Option<LimitTree>,
-    /// The budgets, in the order in which they were added; those that were removed keep their names.
+    /// The budgets in the order in which they were added, including removed ones.
     budgets: Vec<(String, BudgetId)>,
     before: BTreeMap<String, String>,
 }
 
-/// Returns a number, which may be said from the largest one down.
+/// Reads a number, `max`, or `max-N`.
 fn number(text: &str) -> u64 {
     match text.strip_prefix("max-") {
         Some(less) => u64::MAX - less.parse::<u64>().unwrap(),
@@ -30,7 +30,7 @@ fn number(text: &str) -> u64 {
     }
 }
 
-/// Returns limits of a hard one, and the `soft` one, the `floor` and the `name` behind it.
+/// Reads `HARD [soft N] [floor N] [name N]`.
 fn config(words: &[&str]) -> BudgetConfig {
     let option = |key| {
         let at = words.iter().position(|word| *word == key)?;
@@ -112,7 +112,7 @@ impl Player {
                 }
                 Err(error) => Err(error),
             },
-            // Below the first budget a second one, of these limits.
+            // `add PARENT NAME LIMITS`.
             "add" => {
                 let (above, config) = (id.unwrap(), config(&words[2..]));
                 let added = self.tree().add(above, config);

@@ -1,4 +1,4 @@
-//! Random trees compared with an obvious one, and the rule that nothing is granted above a lowered limit.
+//! Random trees compared with a naive one, and the rule that nothing is granted above a lowered limit.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use larder_core::limits::{
 };
 use larder_model::Random;
 
-/// A budget of the obvious tree: sums are made anew for every question.
+/// A budget of the naive tree, which computes its sums anew for every query.
 #[derive(Clone, Copy)]
 struct Plain {
     id: BudgetId,
@@ -43,7 +43,7 @@ impl Slow {
         self.used(at).saturating_sub(self.budgets[&at].hard)
     }
 
-    /// The lowest that refuses.
+    /// Returns the lowest budget that refuses.
     fn refuses(&self, at: usize, bytes: u64) -> Option<usize> {
         let full = |at: &usize| self.used(*at) + bytes > self.budgets[at].hard;
         self.path(at).into_iter().find(full)
@@ -230,8 +230,7 @@ fn a_tree_answers_as_the_obvious_one() {
     }
 }
 
-/// Pools that obey their bounds grant nothing that brings all live bytes above the limit in force, whichever
-/// of them grants, frees or gives back.
+/// While all pools obey their limits on live bytes, no grant brings the sum of live bytes above the limit in force.
 #[test]
 fn am_3_nothing_is_granted_above_a_lowered_limit_whichever_pool_grants() {
     for seed in 0..40 {

@@ -1,4 +1,4 @@
-//! Packings of lifetimes: against the optimum of tiny problems, and against broken ones.
+//! Packings of lifetimes: tiny problems compared with their optimum, refused problems, the search, and the validator.
 
 mod optimum;
 mod refused;
@@ -19,7 +19,7 @@ struct Kind {
     pinned: bool,
 }
 
-/// Some lifetimes are empty and some have no bytes.
+/// Returns random lifetimes, some of which are empty or have no bytes.
 fn random_lifetimes(random: &mut Random, kind: Kind) -> Vec<Lifetime> {
     let count = 1 + random.below(kind.lifetimes);
     let mut lifetimes = Vec::new();

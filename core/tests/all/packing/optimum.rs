@@ -5,7 +5,7 @@ use larder_model::OwnedPackTables;
 
 use crate::packing::{Kind, Random, random_lifetimes};
 
-/// More than any of these problems needs.
+/// More steps than any of these problems needs.
 const STEPS: u64 = 2_000_000;
 
 const TINY: Kind = Kind {
@@ -91,9 +91,9 @@ fn agree(kind: Kind, problems: u64) {
     }
 }
 
-/// The least height over all orders, each block in its turn at the lowest place that is free.
+/// Returns the least height over all orders of placing each block as low as possible.
 ///
-/// The order by offset of a lowest packing is among them, and puts nothing higher than it was.
+/// This is the optimum, because placing the blocks of an optimal packing by offset puts none of them higher.
 fn optimum(lifetimes: &[Lifetime]) -> u64 {
     let taken = |one: &&Lifetime| one.bytes > 0 && one.begin < one.end;
     let taken: Vec<Lifetime> = lifetimes.iter().filter(taken).copied().collect();

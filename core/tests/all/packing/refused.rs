@@ -48,14 +48,14 @@ fn pins_are_refused_if_and_only_if_two_of_them_overlap() {
     let (mut refused, mut taken) = (0, 0);
     for seed in 0..400 {
         let mut random = Random::new(seed);
-        // Few pins in much room, up to many: more than a word of bits.
+        // From a few pins up to more than a word has bits.
         let count = 1 + random.below(200);
         let mut pins: Vec<Lifetime> = Vec::new();
         for _ in 0..count {
             let begin = random.below(100) as u32;
             let end = begin + 1 + random.below(20) as u32;
             let pin = pinned(begin, end, 1 + random.below(9), random.below(2000));
-            // Most problems have no pair, and some have one late.
+            // Most problems have no overlapping pair; in some the pair comes late.
             if random.below(100) == 0 || !pins.iter().any(|other| overlap(&pin, other)) {
                 pins.push(pin);
             }

@@ -1,4 +1,4 @@
-//! The packer as a machine: it can be stopped anywhere and never gets worse.
+//! The packer's search: it can be stopped after any step, and its packing never gets worse.
 
 use larder_core::pack::{Lifetime, PackSizes, Packer, validate};
 use larder_model::OwnedPackTables;
@@ -77,7 +77,7 @@ fn more_steps_never_make_it_worse() {
 
 #[test]
 fn the_search_ends_where_it_is_told_that_it_is_enough() {
-    // First fit by any order leaves a step; the lowest packing has 400 bytes.
+    // The lowest packing has 400 bytes.
     let lifetimes = [
         Lifetime::new(0, 2, 300),
         Lifetime::new(1, 3, 100),

@@ -1,4 +1,4 @@
-//! The validator finds every fault of a packing.
+//! The validator finds every fault in a packing.
 
 use larder_core::Align;
 use larder_core::pack::{Invalid, Lifetime, Packer, validate};
@@ -56,7 +56,7 @@ fn what_takes_no_space_is_never_in_the_way() {
     assert_eq!(validate(&[lifetimes[1], lifetimes[0]], &[3, 0]), Ok(10));
 }
 
-/// A block of a packing is moved down by one byte where it rests on something: never good.
+/// Each block above offset 0 rests on another one, so that moving it down by one byte is an overlap.
 #[test]
 fn a_planted_fault_is_found() {
     let kind = Kind {

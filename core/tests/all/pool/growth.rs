@@ -4,7 +4,7 @@ use larder_core::pool::PoolConfig;
 
 use super::rig::{AnyPool, Rig, counters, upstream_growing};
 
-/// Misses and evictions in one: a pair of a size that no other pair has.
+/// Plays pairs of new sizes. Once the pool is full, each is a miss and an eviction.
 fn evict(rig: &mut impl AnyPool, times: u64, size: &mut u64) {
     for _ in 0..times {
         *size += 1;
@@ -31,7 +31,7 @@ fn s2_5_the_limit_grows_from_100_by_a_tenth_each_thousand_evictions() {
     rig.check();
 }
 
-/// 1000 evictions in 500,000 frees are the tolerance, and do not count; in one less they do.
+/// 1000 evictions in 500,000 frees are within the tolerance; with one free less, they are not.
 #[test]
 fn s2_5_an_eviction_rate_of_exactly_the_tolerance_does_not_count() {
     for (hits, limit) in [(498_998, 2), (498_997, 100)] {
@@ -45,7 +45,7 @@ fn s2_5_an_eviction_rate_of_exactly_the_tolerance_does_not_count() {
     }
 }
 
-/// 4 misses in 2000 requests are the tolerance, and do not count; 5 do.
+/// 4 misses in 2000 requests are within the tolerance; 5 are not.
 #[test]
 fn s2_5_a_miss_rate_of_exactly_the_tolerance_does_not_count() {
     for (misses, limit) in [(4, 110), (5, 121)] {
@@ -57,14 +57,14 @@ fn s2_5_a_miss_rate_of_exactly_the_tolerance_does_not_count() {
         let _others: Vec<_> = (0..misses)
             .map(|number| rig.try_alloc(1000 + number, 4))
             .collect();
-        // Ten find room, a thousand evict.
+        // Ten find room, and a thousand evict.
         out.drain(..1010).for_each(|block| rig.free(block));
         assert_eq!(rig.limit(), limit, "{misses} misses");
     }
 }
 
-/// The known field problem: buffers that were allocated before the counters began anew come back,
-/// every request hits, and a third of what is freed is evicted.
+/// A problem known from the field: buffers allocated before the counters were reset are freed, every request hits, and
+/// a third of the freed buffers is evicted.
 #[test]
 fn s2_5_field_case_upstream_evicts_a_third_without_a_miss_and_never_grows() {
     let mut rig = upstream_growing(100);
@@ -93,8 +93,8 @@ fn s2_5_field_case_upstream_evicts_a_third_without_a_miss_and_never_grows() {
     rig.check();
 }
 
-/// The field case as a program meets it, step after step: a thousand buffers at once, then their way
-/// home, three frees for two requests that hit. Returns what the last step's way home evicted and put.
+/// Plays the field case in every step: a thousand buffers at once, then three frees for every two requests. Returns the
+/// evictions and the puts of the last step.
 fn field_steps(rig: &mut impl AnyPool, steps: usize) -> (u64, u64) {
     let (mut evicted, mut put) = (0, 0);
     for _ in 0..steps {
@@ -125,15 +125,15 @@ fn s2_5_field_case_in_every_step_is_still_evicted_upstream_and_kept_here() {
     assert!((0.25..0.45).contains(&rate), "upstream: {rate}");
 
     let mut ours = Rig::new(PoolConfig::new(100, u64::MAX));
-    // The first step teaches, the second's misses grow.
+    // The pool learns from the first step, and the misses of the second raise the limit.
     let (evicted, _) = field_steps(&mut ours, 3);
     assert_eq!(evicted, 0, "in the third step");
     assert!(ours.limit() > 900, "{}", ours.limit());
     ours.check();
 }
 
-/// A step: many small requests that hit, and a burst of one size that the limit cannot keep. Its
-/// misses are too rare among the requests for upstream's rule. Returns the evictions of the last step.
+/// Plays steps of many small requests, which hit, and a burst of one size that exceeds the limit. The misses are too
+/// rare among the requests for upstream's rule. Returns the evictions of the last step.
 fn steps_with_a_burst(rig: &mut impl AnyPool, steps: usize) -> u64 {
     let mut last = 0;
     for _ in 0..steps {
@@ -159,7 +159,7 @@ fn s2_5_a_burst_in_each_step_is_evicted_for_ever_upstream_and_kept_here() {
     assert_eq!(upstream.limit(), 100);
 
     let mut ours = Rig::new(PoolConfig::new(100, u64::MAX));
-    // The first burst teaches, the second grows.
+    // The pool learns from the first burst, and the second raises the limit.
     let evicted = steps_with_a_burst(&mut ours, 3);
     assert_eq!(evicted, 0, "in the last step");
     assert_eq!(ours.limit(), 151, "the burst and the small buffer");
@@ -177,7 +177,7 @@ fn s2_10_evictions_that_are_never_missed_do_not_grow_the_limit() {
     assert_eq!(rig.limit(), 4);
 }
 
-/// 32 sizes are remembered: of 33 the one that was evicted first is forgotten.
+/// The pool remembers 32 evicted sizes; the 33rd makes it forget the first.
 #[test]
 fn s2_10_the_memory_of_evicted_sizes_is_short() {
     let size = |number: u64| 4096 << number;
@@ -196,7 +196,7 @@ fn s2_5_upstreams_limit_never_shrinks() {
     let mut size = 0;
     evict(&mut rig, 1002, &mut size);
     assert_eq!(rig.limit(), 100);
-    // There are no steps, so nothing ages.
+    // Upstream has no steps, so nothing ages.
     rig.clear();
     assert_eq!(rig.limit(), 100);
     assert_eq!(rig.counters(), counters(0, 0, 0, 0));

@@ -1,4 +1,4 @@
-//! Age, clearing and closing; most limits stand in the scripts.
+//! Ageing, clearing and closing. The scripts test most limits.
 
 use larder_core::pool::{Pool, PoolAllocator, PoolConfig};
 use larder_core::{BlockAllocator, Request};

@@ -17,7 +17,6 @@ mod rounders;
 mod threads;
 mod upstream_cases;
 
-/// Our pool, as in its script.
 mod ours {
     use super::player::Player;
     use super::rig::Rig;
@@ -45,7 +44,6 @@ mod ours {
     }
 }
 
-/// Upstream's pool, as in its script.
 mod upstreams {
     use super::player::Player;
     use super::rig::Upstream;

@@ -1,17 +1,17 @@
 //! The player of the pool's scripts: a pool, ours or upstream's, over a sub-allocator that counts.
 //!
-//! An outcome has the places of the blocks allocated, from the sub-allocator's first address on, with their numbers if
-//! the pool has any (`256#1`), and then what has changed: upstream's four counters, idle buffers and the limit, and what the sub-allocator has given
-//! (`grown`) and got back (`released`), in calls and bytes.
+//! An outcome is the places of the allocated blocks, counted from the sub-allocator's first address, with their numbers
+//! if the pool has any (`256#1`), and then the numbers that have changed: upstream's four counters, the idle buffers,
+//! the limit, and the sub-allocator's growths and releases in calls and bytes.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::rig::{AnyPool, FIRST};
 use crate::golden;
 
-/// A pool that a script can make, and what only it can do.
+/// A pool that a script can create, with the operations that only it has.
 pub trait Scripted: AnyPool {
-    /// Makes a pool with the limits of the words.
+    /// Creates a pool from the words of a `pool` operation.
     fn make(words: &[&str]) -> Self;
 
     /// Carries out an operation that the other pool does not have.
@@ -28,7 +28,7 @@ pub trait Scripted: AnyPool {
     }
 }
 
-/// Returns the number behind `key`.
+/// Returns the number after `key`.
 pub fn option(words: &[&str], key: &str) -> Option<u64> {
     let at = words.iter().position(|word| *word == key)?;
     Some(number(words[at + 1]))
@@ -46,7 +46,7 @@ pub fn number(text: &str) -> u64 {
 pub struct Player<P: Scripted> {
     pool: Option<P>,
     named: HashMap<String, P::Block>,
-    /// The blocks of bursts, the first ones first.
+    /// The blocks of bursts, oldest first.
     burst: VecDeque<P::Block>,
     before: HashMap<&'static str, u64>,
 }
@@ -79,7 +79,6 @@ impl<P: Scripted> Player<P> {
         let pool = self.pool.as_mut().expect("a pool");
         let mut places = Vec::new();
         match operation {
-            // Allocates blocks of `name=bytes`.
             "alloc" => {
                 let align = option(words, "align").unwrap_or(4);
                 for (name, bytes) in words.iter().filter_map(|word| word.split_once('=')) {
@@ -102,7 +101,7 @@ impl<P: Scripted> Player<P> {
                     pool.free(self.named.remove(*name).expect("a block in use"));
                 }
             }
-            // Allocates and frees each of these sizes in turn.
+            // Allocates and frees each size in turn.
             "pairs" => words.iter().for_each(|bytes| pool.pair(number(bytes))),
             "burst" => self
                 .burst

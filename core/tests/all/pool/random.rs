@@ -1,5 +1,5 @@
-//! Random operations compared with the slow, obvious model, which predicts every address and counter, and upstream's
-//! pool compared with its rule in whole numbers.
+//! Random operations: our pool compared with the slow, obvious model, which predicts every address and counter, and
+//! upstream's pool compared with its rule in whole numbers.
 
 use larder_model::{Random, run_pool};
 
@@ -35,8 +35,8 @@ fn both_presets_answer_as_the_model_predicts() {
     }
 }
 
-/// Long enough for a thousand evictions, again and again. Nothing but allocations and frees, so that
-/// no clear begins the counters anew.
+/// Long runs, so that there are a thousand evictions again and again, and only of allocations and frees, so that no
+/// clear resets the counters.
 #[test]
 fn s2_5_upstreams_test_of_both_rates_decides_as_whole_numbers_predict() {
     let (mut tests, mut raises) = (0, 0);

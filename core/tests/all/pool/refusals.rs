@@ -1,5 +1,5 @@
 //! Refusals and their effects: full tables, sub-allocators that refuse or break promises, foreign blocks and tickets,
-//! sizes that overflow.
+//! and sizes that overflow.
 
 use std::cell::Cell;
 
@@ -35,7 +35,7 @@ fn a_pool_without_room_is_refused() {
 
 #[test]
 fn a_full_table_offers_one_kept_buffer_after_another_until_a_record_is_free() {
-    // Takes its end back only, so the oldest is refused.
+    // The range takes back only its end, so the release of the oldest buffer is refused.
     let range = AddrRange::new(Addr::new(0x1_0000), 1 << 16).unwrap();
     let pool = Pool::new(PoolConfig::default(), 3).unwrap();
     let pool = PoolAllocator::new(pool, FixedRange::new(range));
@@ -58,7 +58,7 @@ fn a_refused_sub_allocator_is_asked_again_after_idle_buffers_went_back() {
     for block in blocks {
         pool.free(block).unwrap();
     }
-    // 1024 and 1280 of 4096 are idle; the source gives its end again once that came back.
+    // 1024 and 1280 of 4096 bytes are idle. The source has room again once they are released.
     let block = pool.alloc(&request(2816)).unwrap().block;
     assert_eq!(
         (pool.report().idle_buffers, pool.source().releases()),
@@ -68,7 +68,6 @@ fn a_refused_sub_allocator_is_asked_again_after_idle_buffers_went_back() {
     drop(block);
 }
 
-/// Upstream's pool asks once, and keeps what is idle.
 #[test]
 fn s2_10_upstreams_pool_gives_nothing_back_before_it_fails() {
     let mut pool =
@@ -80,7 +79,7 @@ fn s2_10_upstreams_pool_gives_nothing_back_before_it_fails() {
     assert_eq!((pool.idle_buffers(), pool.source().releases()), (1, 0));
 }
 
-/// Each call of the sub-allocator in a scenario is refused once, grows and releases.
+/// The sub-allocator refuses each call in the scenario once, growths and releases alike.
 #[test]
 fn every_refused_call_leaves_the_books_in_order() {
     struct Refusing<'s> {
@@ -140,7 +139,7 @@ fn every_refused_call_leaves_the_books_in_order() {
         pool.trim();
         check();
         assert_eq!(pool.stats().reserved_bytes, 0, "position {position}");
-        // It counted down from `position` and went on below 0.
+        // `left` was counted down from `position` and wraps below 0.
         position.wrapping_sub(left.get())
     };
     let calls = scenario(0);
@@ -175,7 +174,7 @@ fn a_range_that_does_not_serve_goes_back_with_the_reason() {
     };
     assert!(other.commit(ticket, range(0x1000, 1024)).is_err());
     other.check_invariants().unwrap();
-    // A longer range is held whole and goes back whole.
+    // A longer range is held and released as a whole.
     let PoolStep::Grow(ticket) = other.alloc(&request(1000)).unwrap() else {
         panic!("nothing is kept");
     };
@@ -228,8 +227,8 @@ fn tickets_of_a_tables_former_pool_are_refused_and_change_nothing() {
         PoolStep::Grow(ticket) => ticket,
         PoolStep::Ready(grant) => panic!("{grant:?}"),
     };
-    // What the later pool has under way, in the records that the tickets name. The heap most often gives it
-    // the table of the former one.
+    // The later pool has this many growths under way, in the records that the tickets name. It usually gets the
+    // former one's table from the heap.
     for later in [0, 1, 2] {
         let mut former = Pool::new(config, 4).unwrap();
         let kept = [0x1_0000, 0x2_0000].map(|start| {
@@ -286,7 +285,7 @@ fn sizes_that_overflow_are_too_large_and_huge_ones_are_the_sub_allocators_affair
     assert_eq!(pool.alloc(&aligned).unwrap_err(), too_large(1 << 63));
     assert_eq!(pool.counters(), counters(0, 0, 0, 0));
     let mut alone = Pool::new(PoolConfig::default(), 4).unwrap();
-    // Three of them together pass 64 bits while they are under way.
+    // Together, the three growths under way exceed 64 bits.
     let tickets = [(); 3].map(|()| match alone.alloc(&request(1 << 63)) {
         Ok(PoolStep::Grow(ticket)) => ticket,
         other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! Pools with an observable sub-allocator: upstream's and ours behind one trait, for tests that hold for both.
+//! Pools with an observable sub-allocator: upstream's and ours behind one trait, for tests of both.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use super::player::{Scripted, number, option};
 /// The sub-allocator's first address.
 pub const FIRST: u64 = 0x10_0000;
 
-/// Ours with a limit that does not rise.
+/// Returns a configuration whose limit does not rise.
 pub fn fixed(limit_buffers: u32) -> PoolConfig {
     PoolConfig {
         max_buffers: 0,
@@ -24,7 +24,7 @@ pub fn fixed(limit_buffers: u32) -> PoolConfig {
     }
 }
 
-/// Upstream's with `auto_resize`, and without.
+/// Returns upstream's pool with `auto_resize`.
 pub fn upstream_growing(limit_buffers: u32) -> Upstream {
     upstream::PoolAllocator::new("pool", limit_buffers, true, NO_ROUNDING, Counted::default())
         .unwrap()
@@ -54,7 +54,7 @@ pub fn align(bytes: u64) -> Align {
     Align::new(bytes).unwrap()
 }
 
-/// Calls of a sub-allocator and their bytes, as upstream counts them.
+/// The calls of a sub-allocator and their bytes, as upstream counts them.
 #[derive(Clone, Copy, Default)]
 pub struct Calls {
     pub grows: u64,
@@ -67,7 +67,7 @@ pub struct Calls {
 pub trait AnyPool {
     type Block;
 
-    /// Allocates a block, or returns the words of its refusal.
+    /// Allocates a block, or returns the text of the refusal.
     fn try_alloc(&mut self, bytes: u64, align: u64) -> Result<Self::Block, String>;
     fn free(&mut self, block: Self::Block);
     fn clear(&mut self);
@@ -77,7 +77,7 @@ pub trait AnyPool {
     fn limit(&self) -> u32;
     fn idle(&self) -> u32;
     fn calls(&self) -> Calls;
-    /// Walks what is to hold after every call.
+    /// Checks the invariants, if the pool has any.
     fn check(&self);
 
     #[track_caller]
@@ -85,30 +85,29 @@ pub trait AnyPool {
         self.try_alloc(bytes, 4).expect("memory")
     }
 
-    /// A pair: allocated and freed.
+    /// Allocates a block and frees it.
     #[track_caller]
     fn pair(&mut self, bytes: u64) {
         let block = self.alloc(bytes);
         self.free(block);
     }
 
-    /// Allocates that many blocks of a size.
     fn burst(&mut self, blocks: usize, bytes: u64) -> VecDeque<Self::Block> {
         (0..blocks).map(|_| self.alloc(bytes)).collect()
     }
 }
 
-/// A sub-allocator that counts, and gives addresses that are aligned to no more than was asked for.
+/// A sub-allocator that counts its calls and aligns addresses to no more than requested.
 #[derive(Default)]
 pub struct Counted {
     next: Cell<u64>,
     calls: Cell<Calls>,
-    /// Calls that are refused from now on.
+    /// The number of growths that are still to be refused.
     refused_grows: Cell<u64>,
     refused_releases: Cell<u64>,
 }
 
-/// Takes one off what is refused. Returns whether it was.
+/// Returns whether this call is refused, and counts it.
 fn refuses(left: &Cell<u64>) -> bool {
     let was = left.get();
     left.set(was.saturating_sub(1));
@@ -189,7 +188,7 @@ impl AnyPool for Upstream {
     fn check(&self) {}
 }
 
-/// Ours; invariants are walked after every call.
+/// Our pool over a sub-allocator that counts.
 pub struct Rig {
     pub pool: PoolAllocator<Counted>,
 }

@@ -6,7 +6,7 @@ use larder_model::tensorflow::pool::{NO_ROUNDING, POWER_OF_TWO};
 
 use super::rig::fixed;
 
-/// So many sizes a doubling, in bytes.
+/// Returns a configuration with `1 << steps_log2` sizes per doubling.
 fn classes(steps_log2: u8) -> PoolConfig {
     PoolConfig {
         steps_log2,

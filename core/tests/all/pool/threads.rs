@@ -1,4 +1,4 @@
-//! Threads that share a pool: no buffer is given to two, and none is lost.
+//! Threads that share a pool: no buffer is given to two of them, and none is lost.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,7 @@ use larder_core::{
 };
 use larder_model::Random;
 
-/// Knows what is out, and who gives back what is not. Refuses every 50th call of either kind.
+/// A sub-allocator that knows the ranges in use, panics on any other release, and refuses every 50th call.
 #[derive(Default)]
 struct Judge(Mutex<(u64, Vec<AddrRange>)>);
 
@@ -58,7 +58,6 @@ fn threads_that_alloc_free_and_trim_share_no_buffer_and_lose_none() {
                 }
                 2..=10 if mine.len() < 8 => {
                     let bytes = [300, 1000, 5000, 9000][random.below(4) as usize];
-                    // Refused now and then.
                     if let Ok(grant) = pool.alloc(&Request::new(bytes)) {
                         let mut used = used.lock().unwrap();
                         let range = grant.block.range();
@@ -81,7 +80,7 @@ fn threads_that_alloc_free_and_trim_share_no_buffer_and_lose_none() {
         (0..4).for_each(|seed| drop(scope.spawn(move || work(seed))));
     });
     pool.with(|pool| pool.check_invariants()).unwrap();
-    // What was refused goes the next time.
+    // The next trim repeats refused releases.
     while pool.report().stuck_buffers + pool.report().idle_buffers > 0 {
         pool.trim();
     }

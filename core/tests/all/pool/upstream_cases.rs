@@ -29,7 +29,7 @@ fn s2_9_the_limit_goes_from_2_to_100_after_1000_evictions() {
     ten_pairs(&mut |bytes| pool.pair(bytes));
     assert_eq!(pool.counters(), counters(0, 10, 10, 8));
     assert_eq!(pool.limit(), 2);
-    // The raise comes at the 1002nd free, the second of round 101.
+    // The limit rises at the 1002nd free, the second of round 101.
     for _ in 1..100 {
         ten_pairs(&mut |bytes| pool.pair(bytes));
     }
@@ -67,7 +67,7 @@ fn s2_1_a_growing_limit_of_0_is_an_error() {
     let rig = Rig::new(PoolConfig::new(1, u64::MAX));
     assert_eq!(rig.pool.set_limits(0, 5), Err(ConfigError::PoolLimit));
     assert_eq!(rig.pool.with(|pool| pool.config().limit_bytes), u64::MAX);
-    // As a number it may fall to 0 where it does not grow.
+    // A limit that does not grow may be set to 0.
     let mut rig = Rig::new(fixed(1));
     rig.pair(8);
     rig.pool.set_limits(0, u64::MAX).unwrap();
@@ -88,7 +88,7 @@ fn s2_2_sizes_have_a_prefix_of_16_and_the_alignment_if_that_is_more() {
     assert_eq!(bytes(1 << 63, 1 << 63), None);
 }
 
-/// Ours: an alignment up to the buffers' own costs nothing, one above it the difference.
+/// In our pool, an alignment up to that of the buffers costs nothing, and a larger one the difference.
 #[test]
 fn s2_10_without_a_prefix_an_alignment_costs_the_difference() {
     let config = PoolConfig::default();

@@ -1,4 +1,4 @@
-//! Resizing a block in place, address for address: scripts, the cases that no script can state, and several threads.
+//! Resizing a block in place: scripts, the cases that no script can state, and several threads.
 
 mod refused;
 mod shared;

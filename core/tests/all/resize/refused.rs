@@ -1,4 +1,4 @@
-//! Refusals of a resize that need a second value for the block, growth under way, or a broken sub-allocator.
+//! Refused resizes that need a second `Block` for the same block, growth under way, or a broken sub-allocator.
 
 use crate::common::{self, GIB, GRANULE, Pool, UNIT, range};
 use larder_core::{
@@ -6,8 +6,8 @@ use larder_core::{
 };
 use larder_model::{Broken, Call, Source};
 
-/// Expects the refusal of a resize over the sub-allocator and of one without, after which nothing has changed. Returns
-/// the block, which is as before.
+/// Expects a resize to be refused, within the held memory and over the sub-allocator, and to change nothing. Returns
+/// the block.
 #[track_caller]
 fn refused(pool: &mut Pool, block: Block, bytes: u64, error: ResizeError) -> Block {
     let place = (block.range(), block.handle());

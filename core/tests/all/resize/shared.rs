@@ -1,4 +1,4 @@
-//! Through the lock: the calls of other threads during a request to the sub-allocator, and threads that all grow.
+//! Resizes through the lock: calls by other threads during a request to the sub-allocator, and threads that all grow.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,7 +11,7 @@ use larder_model::Random;
 
 type Act = Box<dyn FnOnce(GrowRequest)>;
 
-/// A range from which something happens before its next answer.
+/// A fixed range that runs `act` before its next answer.
 struct Busy {
     range: FixedRange,
     act: Cell<Option<Act>>,
@@ -49,7 +49,7 @@ fn alloc(allocator: &Allocator, bytes: u64) -> Block {
     allocator.alloc(&Request::new(bytes)).unwrap().block
 }
 
-/// Resizes while `act` happens in the middle of it.
+/// Resizes a block and runs `act` in the middle of the call.
 fn resize_while(
     allocator: &'static Allocator,
     block: Block,
@@ -86,7 +86,7 @@ fn who_takes_the_free_end_meanwhile_has_it_and_what_was_got_goes_back() {
 fn who_frees_right_behind_it_meanwhile_does_no_harm() {
     let allocator = allocator();
     let block = alloc(allocator, UNIT / 2);
-    // The end of the range is in use by nobody; a block elsewhere comes back.
+    // The rest of the range is free, although another block was in it.
     let first = alloc(allocator, UNIT / 4);
     allocator.free(first).unwrap();
     let result = resize_while(allocator, block, 2 * UNIT, |allocator| {
@@ -118,7 +118,7 @@ fn who_grows_the_range_meanwhile_has_what_lies_behind_and_nothing_is_lost() {
     let allocator = allocator();
     let block = alloc(allocator, UNIT);
     let addr = block.addr();
-    // The other one's memory is what the source gives first, right behind the block.
+    // The source gives the range right after the block to the other allocation.
     let result = resize_while(allocator, block, 3 * UNIT, |allocator| {
         let other = alloc(allocator, UNIT);
         assert_eq!(other.addr().get(), 2 * UNIT);
@@ -151,7 +151,7 @@ fn threads_that_grow_move_and_free_their_blocks_never_share_a_byte() {
     assert_eq!(held, allocator.source().used_bytes(), "nothing is lost");
 }
 
-/// Grows and shrinks one block, in place or by another; how often in place.
+/// Grows and shrinks one block, in place or by moving it. Returns how often it grew in place.
 fn grow_and_move(allocator: &Shared<RegionPool<'_>, FixedRange>, seed: u64) -> u32 {
     let mut random = Random::new(seed);
     let mut block = allocator.alloc(&Request::new(1)).unwrap().block;

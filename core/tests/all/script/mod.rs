@@ -1,33 +1,34 @@
-//! Cases as scripts: each row is played on the real pool and its model, which must agree on everything that can be
-//! seen, and on TensorFlow's allocator where a case says so. What a row states besides is the promise.
+//! Cases as scripts. Each row is played on the real pool and on its model, which must agree on everything observable,
+//! and on TensorFlow's allocator where a case says so. The answers that rows state are the promises under test.
 //!
 //! ```text
 //! case a_freed_block_waits_for_its_stream
 //! # Why, in a sentence.
 //! each event = 5, 7                           plays the case for each value of $event
 //! pool fixed 4g full                          4 granules in blocks b0 to b3
-//! free b0 s1@$event                           stream 1 uses it until the event
-//! alloc a 1g s2 nowait -> Pending free=1g     refused, with a number of the error; nothing has changed
+//! free b0 s1@$event                           stream 1 uses b0 until the event
+//! alloc a 1g s2 nowait -> Pending free=1g     refused, with a number from the error; nothing has changed
 //! alloc a 1g s2 -> at +0 wait s1@$event | grow 64K    the answer, and the calls of the sub-allocator
 //! ```
 //!
-//! A row without an answer must succeed, and a grant waits for nothing unless the row says so. A refusal is the name of
-//! the error, or of the cause of no memory (`refused`: any); it changes nothing, unless `changed` is behind it.
+//! A row without an answer must succeed, and a grant waits for nothing unless the row says so. A refusal is stated as
+//! the name of the error or, if memory is out, of the cause; `refused` stands for any of them. A refusal changes
+//! nothing unless `changed` follows it.
 //!
 //! * pools: `fixed [SIZE] [base= limit= records= regions=AT:SIZE,..] [full]` · `ranged [limit= unit= ahead= records=
-//!   apart]`, in units of 64 KiB that touch unless said otherwise · `tensorflow [limit= first= collecting adjacent
-//!   regions=]` · `both [limit= at-once regions=]` · `sides` and `upstream-sides` `device= [host= planned= at-once]`
+//!   apart]`, by default in adjacent units of 64 KiB · `tensorflow [limit= first= collecting adjacent regions=]` ·
+//!   `both [limit= at-once regions=]` · `sides` and `upstream-sides` `device= [host= planned= at-once]`
 //! * verbs: `alloc NAME SIZE.. [sN nowait by=EVENT align= unplanned]` · `free NAME.. [sN@EVENT]` · `done sN@EVENT` ·
 //!   `resize NAME SIZE.. [sN until=EVENT]` · `place NAME AT SIZE [sN]` · `region AT SIZE` · `limit BYTES`
-//!   (`-> excess N` is left above it; upstream's is `-> in-force N`) · `set-limit BYTES` (releases nothing) ·
-//!   `trim [-> N]` · `clear` (the counters) · `safe COUNT` · `source refuse N | keep N | apart | adjacent | capacity
-//!   BYTES` (keep refuses releases) · `repeat N` to `end`, with the round as $n
-//! * facts: `holes FIRST+COUNT..` in granules, `*` if a stream still uses it · `sizes SIZE..` of the holes ·
+//!   (`-> excess N`: the bytes left above it; for upstream `-> in-force N`: the limit in force) · `set-limit BYTES`
+//!   (releases nothing) · `trim [-> N]` · `clear` (the counters) · `safe COUNT` · `source refuse N | keep N | apart |
+//!   adjacent | capacity BYTES` (`keep` refuses releases) · `repeat N` to `end`, with the round as $n
+//! * facts: `holes FIRST+COUNT..` in granules, with `*` if a stream still uses the hole · `sizes SIZE..` of the holes ·
 //!   `regions SIZE..` · `is KEY=N..` · `block NAME KEY=N..` · `device`, `host`, `joint`, `antman` N N N N (sides.txt)
-//! * values: `each A B = 1 2, 3 4 5` plays with 1 and 2, then with 3 and `4 5`; several `each` multiply; `;` separates
-//!   values with blanks
+//! * values: `each A B = 1 2, 3 4 5` plays the case with $A = 1 and $B = 2, then with $A = 3 and $B = `4 5`; several
+//!   `each` rows play every combination; `;` separates values that contain blanks
 //! * numbers: sums of terms with the units K, M, G, g (granules) and u (64 KiB); `2^N`, `max`, `W` (the window of
-//!   events) and `R` (the largest region). `+N` and `-N` are addresses from the first region on.
+//!   events) and `R` (the largest region). `+N` and `-N` are addresses relative to the first region.
 
 mod number;
 mod play;
@@ -38,7 +39,7 @@ use std::iter::repeat;
 
 pub(crate) use play::Player;
 
-/// Makes a test of each named case of a script, whose ids are those of docs/CONFORMANCE.md, and one of all the others.
+/// Defines a test for each named case of a script (docs/CONFORMANCE.md has their ids) and one for all other cases.
 macro_rules! script {
     ($file:literal, $others:ident $(, $name:ident)*) => {
         #[test]
@@ -55,7 +56,7 @@ macro_rules! script {
 }
 pub(crate) use script;
 
-/// A case, with the number and text of each row.
+/// A case, with the line number and the text of each row.
 struct Case<'t> {
     name: &'t str,
     rows: Vec<(usize, &'t str)>,
@@ -77,14 +78,13 @@ fn cases(text: &str) -> Vec<Case<'_>> {
     cases
 }
 
-/// Plays the case of this name.
 pub(crate) fn play_case(file: &str, text: &str, name: &str) {
     let cases = cases(text);
     let case = cases.iter().find(|case| case.name == name);
     report(file, &[case.expect("the script has the case")]);
 }
 
-/// Plays every case that is not named.
+/// Plays every case that is not in `named`.
 pub(crate) fn play_others(file: &str, text: &str, named: &[&str]) {
     let cases = cases(text);
     let others: Vec<_> = cases
@@ -119,8 +119,8 @@ fn report(file: &str, cases: &[&Case<'_>]) {
 
 type Values<'t> = Vec<(&'t str, &'t str)>;
 
-/// Returns each of `values` with each choice of `NAME.. = VALUE.., VALUE..`. The last value may have blanks, and all if
-/// `;` separates them.
+/// Combines each of `values` with each choice in `NAME.. = VALUE.., VALUE..`. The last value of a choice may contain
+/// blanks; if `;` separates the values, all of them may.
 fn expanded<'t>(values: &[Values<'t>], each: &'t str) -> Vec<Values<'t>> {
     let (names, choices) = each.split_once(" = ").expect("each NAME.. = VALUE..");
     let names: Vec<_> = names.split_whitespace().collect();
@@ -140,7 +140,7 @@ fn expanded<'t>(values: &[Values<'t>], each: &'t str) -> Vec<Values<'t>> {
     choices.flat_map(with).collect()
 }
 
-/// Plays the rows with these values: behind each `pool`, once for each allocator that it names.
+/// Plays the rows with `values`. The rows after a `pool` are played once on each allocator that it names.
 fn play(rows: &[(usize, &str)], values: &Values<'_>) -> Result<(), String> {
     let mut texts = Vec::new();
     for (number, row) in rows {

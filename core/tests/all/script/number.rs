@@ -1,10 +1,10 @@
-//! Numbers as scripts write them.
+//! Parsing of the numbers in scripts.
 
 use larder_core::EventNumber;
 
 use crate::common::{GIB, GRANULE, KIB, MIB, UNIT};
 
-/// Reads a sum of terms, as `2M-1g` or `2^31+1`; one above 64 bits is the largest number.
+/// Reads a sum of terms, such as `2M-1g` or `2^31+1`. A sum above 64 bits saturates.
 pub(super) fn number(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is no number");
     let mut sum = 0i128;
@@ -19,7 +19,7 @@ pub(super) fn number(text: &str) -> Result<u64, String> {
         sum += sign * i128::from(term_of(term).ok_or_else(bad)?);
         rest = behind;
     }
-    // A sum below 0 is a distance downwards.
+    // A negative sum is a distance to a lower address and wraps.
     Ok(match i64::try_from(sum) {
         Ok(small) => small.cast_unsigned(),
         Err(_) => u64::try_from(sum).unwrap_or(u64::MAX),
@@ -54,7 +54,7 @@ fn term_of(term: &str) -> Option<u64> {
     }
 }
 
-/// Reads granules, or a size with a unit, in bytes.
+/// Reads a number of granules or a size with a unit, and returns bytes.
 pub(super) fn granules(text: &str) -> Result<u64, String> {
     let number = number(text)?;
     let has_unit = text.ends_with(|unit: char| unit.is_ascii_alphabetic());

@@ -1,4 +1,4 @@
-//! The rows of a script, one by one.
+//! The player of the rows of a script.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::common::{GRANULE, UNIT, range};
 
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
-/// One allocator, the address that a case counts from, and the live blocks.
+/// One allocator, the base of a case's relative addresses, and the live blocks.
 pub(crate) struct Player {
     subject: Subject,
     base: u64,
     blocks: BTreeMap<String, Block>,
 }
 
-/// The words of a row: verb and arguments, the stated answer, the stated calls.
+/// The words of a row: the verb and its arguments, the stated answer, and the stated calls.
 struct Row<'t> {
     words: Vec<&'t str>,
     answer: Vec<&'t str>,
@@ -39,19 +39,18 @@ impl<'t> Row<'t> {
         }
     }
 
-    /// Returns the value behind `KEY=`.
+    /// Returns the value after `key=`.
     fn value(&self, key: &str) -> Outcome<Option<u64>> {
         let values = self.words.iter().filter_map(|word| word.split_once('='));
         let mut values = values.filter(|(name, _)| *name == key);
         values.next().map(|(_, value)| number(value)).transpose()
     }
 
-    /// Returns the stream, if one is named.
     fn stream(&self) -> Option<u8> {
         self.words[1..].iter().find_map(|word| stream(word))
     }
 
-    /// Returns the arguments that are no options.
+    /// Returns the arguments that are not options.
     fn plain(&self) -> Vec<&'t str> {
         let words = self.words[1..].iter().copied();
         let is_option = |word: &str| {
@@ -69,7 +68,7 @@ fn expect<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -
 }
 
 impl Player {
-    /// Makes a player for each allocator of a `pool` row; `full` fills a fixed pool with blocks of a granule.
+    /// Makes a player for each allocator of a `pool` row; `full` fills a fixed pool with blocks of one granule.
     pub(crate) fn all(row: &str) -> Outcome<Vec<Self>> {
         let mut players = Vec::new();
         for (subject, base) in Subject::all(row)? {
@@ -91,7 +90,7 @@ impl Player {
         Ok(players)
     }
 
-    /// Plays a row that a test has computed.
+    /// Plays one row, and panics if it fails.
     #[track_caller]
     pub(crate) fn row(&mut self, text: &str) {
         if let Err(what) = self.try_row(text) {
@@ -99,13 +98,13 @@ impl Player {
         }
     }
 
-    /// Returns the number that a fact names.
+    /// Returns the number that `is key=N` compares.
     #[track_caller]
     pub(crate) fn number(&mut self, key: &str) -> u64 {
         self.subject.number(key).expect("a number")
     }
 
-    /// Plays rows; a failure has the number and the text of its row.
+    /// Plays rows. An error contains the line number and the text of its row.
     pub(super) fn play(&mut self, rows: &[(usize, String)]) -> Outcome {
         let mut rows = rows;
         while let Some(((line, text), rest)) = rows.split_first() {
@@ -129,7 +128,7 @@ impl Player {
         Ok(())
     }
 
-    /// Frees all blocks: the invariants hold to the end.
+    /// Frees all remaining blocks, each with a check of the invariants.
     pub(crate) fn end(&mut self) -> Outcome {
         for (name, block) in core::mem::take(&mut self.blocks) {
             let freed = self.subject.free(block, None)?;
@@ -194,7 +193,7 @@ impl Player {
         }
     }
 
-    /// Compares a number with the one that the row states.
+    /// Compares a number with the one that the row states, if any.
     fn stated(&self, row: &Row<'_>, found: u64) -> Outcome {
         match row.answer.last() {
             Some(stated) => expect(row.words[0], &found, &number(stated)?),
@@ -202,7 +201,7 @@ impl Player {
         }
     }
 
-    /// Reads an address: `+N` and `-N` count from the first region.
+    /// Reads an address; `+N` and `-N` are relative to the first region.
     fn addr(&self, text: &str) -> Outcome<u64> {
         let from = if text.starts_with(['+', '-']) {
             self.base
@@ -221,7 +220,7 @@ impl Player {
         block.ok_or_else(|| format!("no block {name:?}"))
     }
 
-    /// Returns all that can be seen, if the row states a refusal.
+    /// Returns everything observable if the row states a refusal.
     fn before(&mut self, row: &Row<'_>) -> String {
         match row.answer.first() {
             None | Some(&("at" | "wait" | "bytes" | "on")) => String::new(),
@@ -229,7 +228,7 @@ impl Player {
         }
     }
 
-    /// Compares a refusal with the stated one, after which nothing has changed unless `changed` is stated too.
+    /// Compares a refusal with the stated one. Nothing may have changed unless the row also states `changed`.
     fn refused(&mut self, row: &Row<'_>, refusal: &Refusal, before: &str) -> Outcome {
         let Some((word, facts)) = row.answer.split_first() else {
             return Err(format!("refused: {}", refusal.name));
@@ -342,8 +341,8 @@ impl Player {
         })
     }
 
-    /// Resizes over the sub-allocator. A resize that is to be refused is tried in the held memory first, which refuses
-    /// it too.
+    /// Resizes over the sub-allocator. If the row states a refusal, a resize within the held memory must be refused
+    /// first.
     fn resize_to(&mut self, row: &Row<'_>, name: &str, to: Resize) -> Outcome {
         let mut block = self.take(name)?;
         let before = self.before(row);
@@ -399,7 +398,7 @@ impl Player {
         Ok(())
     }
 
-    /// Sets the limit, and compares what is left above it (`excess N`), or the limit in force (`in-force N`).
+    /// Sets the limit and compares the bytes left above it (`excess N`) or the limit in force (`in-force N`).
     fn limit(&mut self, row: &Row<'_>) -> Outcome {
         let (in_force, excess) = self.subject.adjust(number(row.words[1])?)?;
         expect("limit", &self.subject.number("limit")?, &in_force)?;
@@ -426,7 +425,7 @@ impl Player {
         Ok(())
     }
 
-    /// Compares the free chunks with `FIRST+COUNT`, in granules from the first region, `*` if pending.
+    /// Compares the free chunks with `FIRST+COUNT`, in granules from the first region; pending ones have a `*`.
     fn holes(&mut self, row: &Row<'_>) -> Outcome {
         let mut stated = Vec::new();
         for word in &row.words[1..] {
@@ -468,7 +467,7 @@ fn numbers(words: &[&str]) -> Outcome<Vec<u64>> {
     words.iter().map(|word| number(word)).collect()
 }
 
-/// Reads `grow N, refused N, release N, kept N`.
+/// Reads calls such as `grow N, refused N, release N, kept N`.
 fn read_calls(text: &str) -> Outcome<Vec<Call>> {
     let calls = text
         .split(',')

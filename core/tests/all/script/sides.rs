@@ -1,4 +1,4 @@
-//! AntMan's allocator over a device's memory and the host's, both ours or both TensorFlow's.
+//! AntMan's allocator over device and host memory, with our pool on both sides or TensorFlow's on both.
 
 use std::cell::RefCell;
 
@@ -37,7 +37,7 @@ impl Side {
         }
     }
 
-    /// Returns all that can be seen, after a check of ours; upstream's has been checked.
+    /// Returns everything observable. Checks our invariants first; upstream's are checked in every call.
     fn picture(self) -> String {
         match self {
             Self::Ours(shared) => shared.with(|pool| {
@@ -57,7 +57,7 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    /// Makes ours, the device taking its limit `at_once` or growing by MiB as the host does, or upstream's.
+    /// Creates both sides. Ours grow by 1 MiB; with `is_at_once`, the device's takes its whole limit at once.
     pub(super) fn new(
         is_upstream: bool,
         is_at_once: bool,
@@ -92,7 +92,7 @@ impl Sides {
         format!("{}\n{:?}", self.pictures().concat(), self.vmem.vmem_stats())
     }
 
-    /// Carries out a call for blocks of one side: the other has not changed by one chunk.
+    /// Returns `done`, the outcome of a call for one side, if the other side has not changed since `before`.
     fn on<T>(&self, side: Option<Placement>, before: &[String; 2], done: T) -> Played<T> {
         let after = self.pictures();
         let other = match side {
@@ -135,7 +135,7 @@ impl Sides {
         self.on(side, &before, freed)
     }
 
-    /// Sets the device's limit; no counter changes. Returns the limit in force.
+    /// Sets the device's limit, which must change no counter. Returns the limit in force.
     pub(super) fn adjust(&self, limit: u64) -> Played<u64> {
         let before = self.pictures();
         let counters = self.tuple("device");
@@ -153,7 +153,6 @@ impl Sides {
         self.vmem.clear_stats();
     }
 
-    /// Returns the side of a block.
     pub(super) fn side_of(&self, block: &Block) -> Option<&'static str> {
         self.vmem.placement(block).map(|side| match side {
             Placement::Device => "device",
@@ -166,7 +165,7 @@ impl Sides {
         Some((requested, self.vmem.allocation_id(block)?))
     }
 
-    /// Returns the device's sub-allocator.
+    /// Runs `f` on the device's sub-allocator.
     pub(super) fn source<R>(&self, f: impl FnOnce(&Source) -> R) -> R {
         match self.device {
             Side::Ours(shared) => f(shared.source()),
@@ -186,7 +185,8 @@ impl Sides {
         regions
     }
 
-    /// Returns the allocations, live bytes, peak and largest: of a side, of both as upstream gives them or as they are.
+    /// Returns the allocations, live bytes, peak and largest block of one side, of both sides as AntMan reports them
+    /// (`antman`), or of both sides as they are (`joint`).
     pub(super) fn tuple(&self, of: &str) -> Option<[u64; 4]> {
         let stats = self.vmem.vmem_stats();
         let stats = match of {
@@ -217,7 +217,8 @@ impl Sides {
     }
 }
 
-/// The refusal of both sides has the numbers of each, and that of a plan its own.
+/// Returns a refusal with the device's numbers, and with the plan's if the plan refuses. If both sides refuse and the
+/// host is at its limit, that limit is added.
 fn refusal(error: &VmemError) -> Refusal {
     let mut refusal = Refusal::of(error);
     let device = Refusal::of_alloc(error.device());

@@ -1,4 +1,4 @@
-//! The allocators that scripts are played on: the real pool beside its model, and TensorFlow's.
+//! The allocators that scripts are played on: the real pool with its model, and TensorFlow's.
 
 use larder_core::{
     AddrRange, AllocError, BestFit, Block, ChunkState, Grant, Growth, PoolStats, RegionConfig,
@@ -10,7 +10,7 @@ use super::number::number;
 use super::sides::Sides;
 use crate::common::{BASE, GIVEN_BASE, UNIT, Upstream, apart, contiguous, range, table};
 
-/// A refusal: the name of the error, or of the cause why memory is out, and the numbers.
+/// A refusal: the name of the error or, if memory is out, of the cause; and the error's numbers.
 pub(super) struct Refusal {
     pub(super) name: String,
     pub(super) numbers: Vec<(&'static str, u64)>,
@@ -56,7 +56,7 @@ pub(super) enum Subject {
     Sides(Sides),
 }
 
-/// The options of a pool: words, and `KEY=NUMBER`.
+/// The options of a pool: single words and `KEY=VALUE`.
 struct Options<'t>(Vec<&'t str>);
 
 impl Options<'_> {
@@ -87,7 +87,7 @@ impl Options<'_> {
 }
 
 impl Subject {
-    /// Makes the allocators of a `pool` row, with the address that theirs are counted from.
+    /// Creates the allocators of a `pool` row, each with the base of its relative addresses.
     pub(super) fn all(row: &str) -> Result<Vec<(Self, u64)>, String> {
         let mut words = row.split_whitespace().skip(1);
         let kind = words.next().unwrap_or_default();
@@ -169,7 +169,8 @@ impl Subject {
         Ok((Self::Upstream(Box::new(upstream)), base))
     }
 
-    /// Ours grows by MiB, over a sub-allocator that leaves gaps, or takes all at once, or has the same regions.
+    /// Creates TensorFlow's allocator and ours. Ours has the same regions if they are given. Otherwise it grows by
+    /// 1 MiB, or takes the whole limit at once, over a sub-allocator that leaves gaps.
     fn both(options: &Options<'_>) -> Result<Vec<(Self, u64)>, String> {
         let limit = options.text("limit").unwrap_or("max");
         let first = if options.has("at-once") { limit } else { "1M" };
@@ -188,7 +189,6 @@ impl Subject {
         Ok(vec![Self::tensorflow(&Options(theirs))?, ours])
     }
 
-    /// Both ours or both TensorFlow's, over a device's memory and the host's.
     fn sides(kind: &str, options: &Options<'_>) -> Result<Self, String> {
         let limit = |key| options.text(key).map(number).transpose();
         Ok(Self::Sides(Sides::new(
@@ -200,7 +200,6 @@ impl Subject {
         )))
     }
 
-    /// Returns both sides.
     pub(super) fn both_sides(&self) -> Result<&Sides, String> {
         match self {
             Self::Sides(sides) => Ok(sides),
@@ -208,7 +207,7 @@ impl Subject {
         }
     }
 
-    /// Returns ours, for what TensorFlow's cannot do.
+    /// Returns our pool, for operations that TensorFlow's does not have.
     pub(super) fn pair(&mut self) -> Result<&mut Pair<'static>, String> {
         match self {
             Self::Ours(pair) => Ok(pair),
@@ -216,7 +215,7 @@ impl Subject {
         }
     }
 
-    /// Allocates; `unplanned`, whatever is planned for both sides.
+    /// Allocates. With `unplanned`, two sides ignore their plan.
     pub(super) fn alloc(
         &mut self,
         request: &Request,
@@ -250,7 +249,7 @@ impl Subject {
         Ok(freed.map_err(|rejected| (rejected.value, Refusal::of(&rejected.error))))
     }
 
-    /// Sets the limit. Returns the bytes above it, for ours, or the limit in force.
+    /// Sets the limit. Returns the limit in force and the bytes left above it, which only our pool reports.
     pub(super) fn adjust(&mut self, limit: u64) -> Played<(u64, u64)> {
         Ok(match self {
             Self::Ours(pair) => (limit, pair.adjust(limit)?),
@@ -344,7 +343,7 @@ impl Subject {
         holes
     }
 
-    /// Returns the requested size and the number of a block.
+    /// Returns the requested size and the allocation number of a block.
     pub(super) fn sizes(&mut self, block: &Block) -> Option<(u64, u64)> {
         match self {
             Self::Ours(pair) => {
@@ -356,7 +355,6 @@ impl Subject {
         }
     }
 
-    /// Returns the number that a fact names.
     pub(super) fn number(&mut self, key: &str) -> Played<u64> {
         let stats = self.stats();
         Ok(match key {
@@ -391,7 +389,7 @@ impl Subject {
         })
     }
 
-    /// Returns all that can be seen, for "nothing has changed".
+    /// Returns everything observable, to check that nothing has changed.
     pub(super) fn picture(&mut self) -> String {
         match self {
             Self::Ours(pair) => {

@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use larder_core::{Heap, HeapStats, RegionError, StaticHeap};
 use larder_model::Random;
 
-/// A heap over a region, which must live as long.
+/// Returns a heap and its region, which must live as long as the heap.
 fn heap(bytes: usize) -> (Heap, Vec<u8>) {
     let heap = Heap::new();
     let mut region = vec![0xee_u8; bytes];
-    // SAFETY: nobody uses the region but the heap while both live.
+    // SAFETY: only the heap uses the region while both live.
     unsafe { heap.claim(region.as_mut_ptr(), bytes) }.unwrap();
     (heap, region)
 }
 
-/// Live blocks by address: layout and the byte they are filled with.
+/// Live blocks by address, each with its layout and the byte that fills it.
 #[derive(Default)]
 struct Live(BTreeMap<usize, (*mut u8, Layout, u8)>);
 
@@ -29,7 +29,7 @@ impl Live {
         if let Some((&above, _)) = self.0.range(start..).next() {
             assert!(end <= above, "overlaps the block above");
         }
-        // SAFETY: the block is ours and that long.
+        // SAFETY: the block is live and `layout.size()` bytes long.
         unsafe { block.write_bytes(fill, layout.size()) };
         self.0.insert(start, (block, layout, fill));
     }
@@ -37,7 +37,7 @@ impl Live {
     fn take(&mut self, number: usize) -> (*mut u8, Layout, u8) {
         let key = *self.0.keys().nth(number % self.0.len()).unwrap();
         let (block, layout, fill) = self.0.remove(&key).unwrap();
-        // SAFETY: the block is ours and was filled.
+        // SAFETY: the block is live and was filled.
         let bytes = unsafe { std::slice::from_raw_parts(block, layout.size()) };
         assert!(bytes.iter().all(|&byte| byte == fill), "contents changed");
         (block, layout, fill)
@@ -54,7 +54,7 @@ fn layout(random: &mut Random, max: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// A random program; returns how many requests the heap refused.
+/// Runs a random program. Returns how many requests the heap refused.
 fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
     let (heap, memory) = heap(bytes);
     let start = memory.as_ptr().addr();
@@ -78,7 +78,7 @@ fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
         } else if random.below(4) == 0 {
             let (block, old, fill) = live.take(random.next_u64() as usize);
             let new = layout(&mut random, max).size();
-            // SAFETY: the block is ours, with this layout.
+            // SAFETY: the block is live and has this layout.
             let moved = unsafe { heap.realloc(block, old, new) };
             let (kept, layout) = if moved.is_null() {
                 refused += 1;
@@ -87,13 +87,13 @@ fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
                 (moved, Layout::from_size_align(new, old.align()).unwrap())
             };
             let common = old.size().min(layout.size());
-            // SAFETY: the block is ours and that long.
+            // SAFETY: the block is live and at least `common` bytes long.
             let bytes = unsafe { std::slice::from_raw_parts(kept, common) };
             assert!(bytes.iter().all(|&byte| byte == fill), "contents lost");
             live.enter(kept, layout, fill);
         } else {
             let (block, layout, _) = live.take(random.next_u64() as usize);
-            // SAFETY: the block is ours, with this layout.
+            // SAFETY: the block is live and has this layout.
             unsafe { heap.dealloc(block, layout) };
         }
         if number % 64 == 0 {
@@ -104,7 +104,7 @@ fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
     }
     while !live.0.is_empty() {
         let (block, layout, _) = live.take(0);
-        // SAFETY: the block is ours, with this layout.
+        // SAFETY: the block is live and has this layout.
         unsafe { heap.dealloc(block, layout) };
     }
     heap.trim();
@@ -144,7 +144,7 @@ fn programs_that_run_out_of_memory_lose_nothing() {
     }
 }
 
-/// Allocates blocks until there is no room for another one, and frees them. Returns how many there were.
+/// Fills the heap with blocks of one size and frees them. Returns how many there were.
 fn fill(heap: &Heap, size: usize) -> usize {
     let layout = Layout::from_size_align(size, 8).unwrap();
     // SAFETY: the layout is not empty.
@@ -152,7 +152,7 @@ fn fill(heap: &Heap, size: usize) -> usize {
     let blocks: Vec<_> = std::iter::from_fn(alloc).collect();
     assert!(heap.is_sound());
     for block in &blocks {
-        // SAFETY: the block is ours, with this layout.
+        // SAFETY: the block is live and has this layout.
         unsafe { heap.dealloc(*block, layout) };
     }
     blocks.len()
@@ -173,8 +173,7 @@ fn memory_that_was_all_small_blocks_serves_large_ones_again() {
         let (heap, _memory) = heap(bytes);
         let before = {
             let layout = Layout::new::<u64>();
-            // SAFETY: the layout is not empty; the block is freed with it. The first allocation
-            // and trim leave the heap empty.
+            // SAFETY: the layout is not empty, and the block is freed with it.
             unsafe { heap.dealloc(heap.alloc(layout), layout) };
             heap.trim();
             heap.stats().largest_free_bytes
@@ -206,7 +205,7 @@ fn a_heap_takes_one_region_of_some_size() {
     // SAFETY: the layout is not empty.
     assert!(unsafe { heap.alloc(layout) }.is_null(), "no region yet");
     let region = Box::leak(vec![0u8; 64 << 10].into_boxed_slice());
-    // SAFETY: the region is leaked and nobody else's.
+    // SAFETY: the region is leaked, and only the heap uses it.
     unsafe {
         assert_eq!(
             heap.claim(region.as_mut_ptr(), 1000),
@@ -242,7 +241,7 @@ fn frees_of_what_is_no_block_are_counted_and_change_nothing() {
     let (heap, _memory) = heap(1 << 20);
     let big = Layout::from_size_align(200_000, 8).unwrap();
     let small = Layout::from_size_align(64, 8).unwrap();
-    // SAFETY: layouts are not empty. The wrong frees are what is tested: the heap looks first.
+    // SAFETY: the layouts are not empty. The wrong frees are under test: the heap checks each before it acts.
     unsafe {
         let block = heap.alloc(big);
         heap.dealloc(block.add(4096), big);
@@ -262,12 +261,12 @@ fn frees_of_what_is_no_block_are_counted_and_change_nothing() {
     assert_eq!(heap.stats().live_bytes, 0);
 }
 
-/// Nobody finds this without the checks, but numbers can be had all the same.
+/// Release builds do not detect the second free, but `stats` must return even then.
 #[test]
 fn numbers_end_although_a_small_block_was_freed_twice() {
     let (heap, _memory) = heap(1 << 20);
     let small = Layout::from_size_align(64, 8).unwrap();
-    // SAFETY: wrong, and what is tested: nothing is allocated afterwards.
+    // SAFETY: the second free is under test; nothing is allocated after it.
     unsafe {
         let block = heap.alloc(small);
         heap.dealloc(block, small);
@@ -294,13 +293,13 @@ fn a_static_heap_needs_nothing_but_its_declaration() {
                         live.enter(block, layout, thread);
                     } else {
                         let (block, layout, _) = live.take(random.next_u64() as usize);
-                        // SAFETY: ours.
+                        // SAFETY: the block is live and has this layout.
                         unsafe { HEAP.dealloc(block, layout) };
                     }
                 }
                 while !live.0.is_empty() {
                     let (block, layout, _) = live.take(0);
-                    // SAFETY: ours.
+                    // SAFETY: the block is live and has this layout.
                     unsafe { HEAP.dealloc(block, layout) };
                 }
             });
@@ -323,7 +322,7 @@ fn a_static_heap_that_was_moved_after_its_first_block_has_no_memory_any_more() {
     let moved: Box<Moving> = Box::new(*before);
     assert_eq!(moved.stats(), HeapStats::default());
     moved.trim();
-    // SAFETY: the layout is not empty; the block went with the memory that it was in.
+    // SAFETY: the layout is not empty. The block's memory is gone, and the moved heap does not touch it.
     unsafe {
         assert!(moved.alloc(layout).is_null());
         assert!(moved.realloc(block, layout, 4000).is_null());
@@ -332,18 +331,18 @@ fn a_static_heap_that_was_moved_after_its_first_block_has_no_memory_any_more() {
     assert_eq!(moved.stats(), HeapStats::default());
 }
 
-/// A block that has grown will grow again, so it is put where that is possible without a copy.
+/// A block that has grown is likely to grow again, so it is moved to where it can grow without another copy.
 #[test]
 fn a_large_block_that_moved_to_grow_has_room_to_grow_again() {
     let (heap, _memory) = heap(4 << 20);
     let of = |bytes: usize| Layout::from_size_align(bytes, 16).unwrap();
-    // SAFETY: no layout is empty, here and below; blocks are freed by the layouts they have.
+    // SAFETY: no layout is empty.
     let alloc = |bytes: usize| unsafe { heap.alloc(of(bytes)) };
-    // A hole that fits exactly what comes, between blocks that stay.
+    // A hole that fits the grown block exactly, between blocks that stay.
     let [mut grown, guard, hole, end] = [32, 16, 64, 16].map(|kib| alloc(kib << 10));
-    // SAFETY: the block is freed by the layout it has.
+    // SAFETY: the block is freed with its layout.
     unsafe { heap.dealloc(hole, of(64 << 10)) };
-    // SAFETY: 32 KiB are ours.
+    // SAFETY: the block is 32 KiB long.
     unsafe { grown.write_bytes(7, 32 << 10) };
     // SAFETY: the layout is the block's, and the new size is not 0.
     grown = unsafe { heap.realloc(grown, of(32 << 10), 64 << 10) };
@@ -351,11 +350,11 @@ fn a_large_block_that_moved_to_grow_has_room_to_grow_again() {
     // SAFETY: the layout is the block's, and the new size is not 0.
     let again = unsafe { heap.realloc(grown, of(64 << 10), 128 << 10) };
     assert_eq!(again, grown);
-    // SAFETY: 128 KiB are ours, of which 32 were written.
+    // SAFETY: the first 32 KiB of the block were written.
     let kept = unsafe { std::slice::from_raw_parts(again, 32 << 10) };
     assert!(kept.iter().all(|byte| *byte == 7));
     for (block, kib) in [(again, 128), (guard, 16), (end, 16)] {
-        // SAFETY: the block is freed by the layout it has.
+        // SAFETY: the block is freed with its layout.
         unsafe { heap.dealloc(block, of(kib << 10)) };
     }
     assert_eq!(heap.stats().live_bytes, 0);

@@ -1,4 +1,4 @@
-//! Plans that are saved and loaded.
+//! Saved and loaded plans.
 
 use larder_core::steps::{SavedPlansError, StepConfig};
 use larder_model::StepSizes;
@@ -126,7 +126,7 @@ fn each_refusal_says_why() {
 #[test]
 fn a_plan_that_only_begins_alike_costs_little() {
     let mut first = World::paged();
-    // Begins small, and then needs 200 MiB.
+    // A step that begins small and then needs 200 MiB.
     let mut large = vec![64, 32];
     for at in 0..50 {
         large.push(4096 + at);
@@ -138,7 +138,7 @@ fn a_plan_that_only_begins_alike_costs_little() {
     let mut second = World::paged();
     second.steps.load(GRANULE, PROGRAM, &saved(&first)).unwrap();
     second.step(&[64, 32, 8, -1, -2, -3]);
-    // At first an unverified shape gets memory for sixteen allocations.
+    // An unverified shape at first gets memory for sixteen allocations only.
     assert!(second.held() <= 70 * MIB, "{}", second.held() / KIB);
     let mut third = World::paged();
     third.steps.load(GRANULE, PROGRAM, &saved(&first)).unwrap();
@@ -150,7 +150,7 @@ fn a_plan_that_only_begins_alike_costs_little() {
     }
 }
 
-/// Plans with a right sum over whatever they say.
+/// Returns plans with the checksum that matches their contents.
 fn summed(mut plans: Vec<u8>) -> Vec<u8> {
     let body = plans.len() - 8;
     let sum = plans[..body]
@@ -162,8 +162,8 @@ fn summed(mut plans: Vec<u8>) -> Vec<u8> {
     plans
 }
 
-/// Two steps: blocks that live together in several ways, some of them aligned, two of which the second
-/// step frees.
+/// Plays two steps whose blocks are live together in several ways. Some blocks are aligned, and the second step frees
+/// two of the first.
 fn play(world: &mut World) {
     world.begin_keyed(1);
     let a = world.alloc(100 * KIB);
@@ -199,7 +199,7 @@ fn a_forged_file_costs_no_block_its_place() {
         for (number, hostile) in HOSTILE.into_iter().enumerate() {
             let mut forged = plans.clone();
             forged[word * 4..][..4].copy_from_slice(&hostile.to_le_bytes());
-            // And a second one somewhere.
+            // Some files get a second forged word.
             let other = 8 + (word * 31 + number * 17) % (words - 8);
             if number % 3 == 0 {
                 forged[other * 4..][..4].copy_from_slice(&HOSTILE[word % 7].to_le_bytes());
@@ -230,7 +230,7 @@ fn steps_before_a_load_are_not_taken_for_those_after() {
     let mut world = World::with(StepConfig::new(), lent);
     let mut old = Vec::new();
     for _ in 0..4 {
-        // Too long to be learned; the first block stays.
+        // The step is too long to be learned. Its first block stays.
         old = world.step(&[10, 1, 1, 1, 1, -2, -3, -4, -5]).0;
     }
     let plans = saved(&learned());
@@ -275,7 +275,7 @@ fn files_that_contradict_themselves_are_damaged() {
         assert_eq!(loaded, Err(SavedPlansError::Damaged), "{number} at {at}");
         assert_eq!(saved(&world), saved(&World::new()), "nothing has changed");
     }
-    // A shape of nothing, its entries another's.
+    // An empty shape, whose entries are another's.
     let mut plans = plans.clone();
     let other = header + shape;
     let sum = word(len) + word(inherited) + word(other);
@@ -308,7 +308,7 @@ fn a_layout_above_what_is_held_and_what_was_live_is_not_used() {
     first.step(&[1500, -1]);
     let mut second = World::new();
     second.steps.load(GRANULE, PROGRAM, &saved(&first)).unwrap();
-    // Two holes of a mebibyte, and nothing held behind them.
+    // Two holes of a mebibyte, and no held memory after the last block.
     let blocks = [0; 4].map(|_| second.alloc(MIB));
     second.free(blocks[0]);
     second.free(blocks[2]);

@@ -1,4 +1,4 @@
-//! Steps: recognised by their allocations, served from plans.
+//! Steps: recognised by their allocations and served from plans.
 
 mod files;
 mod player;

@@ -1,8 +1,8 @@
-//! The player of the scripts of steps: a [`World`] whose blocks have names.
+//! The player of the steps' scripts: a [`World`] whose blocks have names.
 //!
-//! Sizes are in KiB, or in granules with a `g` behind them. `step` plays a step with a key, so that it is served from
-//! what is known without proof, and `unnamed` one without: a size allocates, `-2` frees the second block of the step;
-//! one that stays may have a name, as in `cache=500`. An outcome is what the operation changed in the statistics.
+//! Sizes are in KiB, or in granules with the suffix `g`. `step` plays a step with a key, which is served from a known
+//! shape without proof, and `unnamed` plays one without a key. A size allocates, and `-2` frees the second block of the
+//! step. A block that stays may have a name, as in `cache=500`. An outcome is the changes in the statistics.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -17,9 +17,9 @@ use crate::golden;
 pub(crate) struct Player {
     world: World,
     blocks: HashMap<String, Id>,
-    /// The blocks that the last step left.
+    /// The blocks that the last step left live.
     left: Vec<Id>,
-    /// The places of the last step's blocks.
+    /// The offsets of the last step's blocks.
     offsets: Vec<Option<u64>>,
     saved: Vec<u8>,
 }
@@ -40,7 +40,7 @@ fn bytes(text: &str) -> u64 {
     }
 }
 
-/// Returns the words of what has changed.
+/// Describes the counters that have changed.
 fn changes(before: StepStats, now: StepStats) -> String {
     let mut words = String::new();
     for (name, before, now) in [
@@ -81,7 +81,7 @@ impl golden::Player for Player {
         let before = self.world.stats();
         let mut outcome = self.answer(words[0], &words[1..]);
         assert_eq!(self.world.steps.check_layouts(), Ok(()));
-        // Each step counts: what else it changed is of interest.
+        // Every step is counted, so that `steps 1` is left out.
         let changes = changes(before, self.world.stats());
         outcome += changes.strip_prefix("; steps 1").unwrap_or(&changes);
         outcome.strip_prefix("; ").unwrap_or(&outcome).into()
@@ -89,7 +89,7 @@ impl golden::Player for Player {
 }
 
 impl Player {
-    /// Makes a world over one range or `pages`, with its tables and what it searches.
+    /// Creates a world over one range, with the given table sizes and settings, or over `pages`.
     fn world(words: &[&str]) -> World {
         if words.contains(&"pages") {
             return World::paged();
@@ -162,7 +162,7 @@ impl Player {
         self.world.end();
     }
 
-    /// Allocates blocks of `name=size`, at multiples of so many KiB; the name may be that of a former block.
+    /// Allocates blocks of `name=size`, aligned to `align` KiB. The name of a former block may be used again.
     fn alloc(&mut self, words: &[&str]) -> String {
         let align = option(words, "align").map_or(GRANULE, |align| align * KIB);
         for (name, size) in words.iter().filter_map(|word| word.split_once('=')) {
@@ -175,7 +175,7 @@ impl Player {
         String::new()
     }
 
-    /// Frees blocks by their names; `left` are those that the last step left.
+    /// Frees blocks by name; `left` stands for the blocks that the last step left live.
     fn free(&mut self, words: &[&str]) {
         for word in words {
             match self.blocks.get(*word) {

@@ -1,10 +1,10 @@
-//! Random programs of steps: blocks never overlap, and an exact repetition is never missed.
+//! Random programs of steps: blocks never overlap, and an exact repetition never misses.
 
 use larder_model::Random;
 
 use crate::steps::world::{Id, KIB, World};
 
-/// A step that frees all it allocates, in an order of its own.
+/// Returns a step that frees all its blocks in random order.
 fn script(rng: &mut Random) -> Vec<i64> {
     let mut script = Vec::new();
     let (mut next, mut live) = (1i64, Vec::new());
@@ -35,7 +35,7 @@ fn what_repeats_exactly_is_never_missed() {
         for shape in &shapes {
             world.step(shape);
         }
-        // Shapes may begin alike, and then one is laid out anew in the middle: never a miss.
+        // Shapes may begin alike. One is then laid out anew in the middle of the step, which must not be a miss.
         let before = world.stats();
         for _ in 0..20 {
             let shape = &shapes[rng.index(shapes.len())];

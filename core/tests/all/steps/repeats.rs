@@ -1,13 +1,13 @@
-//! Steps that come many times, each time a little different.
+//! Steps that repeat, each time a little differently.
 
 use larder_core::steps::StepConfig;
 use larder_model::Random;
 
 use crate::steps::world::{CONFIG, KIB, MIB, PLENTY, World};
 
-/// Greedy by arrival wastes here: a small block sits between two that are freed together.
+/// Greedy placement by arrival wastes memory here: a small block lies between two that are freed together.
 const STEP: [i64; 8] = [100, 8, 100, -1, -3, 200, -2, -4];
-/// A step of sizes in pages, in which greedy by arrival wastes too.
+/// A step with sizes for pages, in which greedy placement by arrival wastes memory too.
 const PAGES: [i64; 8] = [6000, 700, 9000, -1, -2, 12_000, -3, -4];
 
 #[test]
@@ -36,7 +36,7 @@ fn guesses_that_prove_right_are_served() {
     for shape in &shapes {
         world.unnamed(shape);
     }
-    // In ever new orders each first allocation still tells the shape.
+    // The orders are new, but each first allocation still identifies its shape.
     for jump in [2, 4, 5, 7] {
         for at in 0..9 {
             world.unnamed(&shapes[at * jump % 9]);
@@ -44,7 +44,7 @@ fn guesses_that_prove_right_are_served() {
     }
     let stats = world.stats();
     assert!(stats.hits >= 2 * 30, "{stats:?}");
-    // Then they are wrong for a while.
+    // The guesses are then wrong for a while.
     for at in 1..20 {
         world.unnamed(&[11, 300 + at, -1, -2]);
     }
@@ -63,7 +63,7 @@ fn what_the_step_before_left_and_is_not_freed_is_missed_once() {
         world.begin();
         let new = world.alloc(500 * KIB);
         let old = std::mem::replace(&mut cache, new);
-        // From the sixth on it is freed later than known.
+        // From time 6 on, the block is freed later than in the known steps.
         if time < 6 {
             world.free(old);
         }
@@ -82,7 +82,7 @@ fn what_the_step_before_left_and_is_not_freed_is_missed_once() {
 #[test]
 fn a_layout_is_made_anew_when_what_is_beside_it_goes_at_another_time() {
     let mut world = World::new();
-    // The same places are in use, once by a block of the step before, which goes, and once not.
+    // The block of the step before is freed during the step, or only after it if it stays.
     for stays in [false, false, false, true, false, true] {
         let (left, _) = world.step(&[900]);
         world.begin();
@@ -105,7 +105,7 @@ fn a_layout_is_made_anew_when_what_is_beside_it_goes_at_another_time() {
 fn neighbours_that_go_at_different_times_are_told_apart() {
     let mut world = World::new();
     for _ in 0..5 {
-        // Both lie side by side at the start of the next step, which frees the first only.
+        // The blocks are neighbours at the start of the next step, which frees only the first.
         let (left, _) = world.step(&[300, 320]);
         world.begin();
         let small = world.alloc(40 * KIB);
@@ -129,7 +129,7 @@ fn neighbours_that_go_at_different_times_are_told_apart() {
 #[test]
 fn a_shape_learns_what_the_step_before_leaves_also_after_its_first_time() {
     let mut world = World::new();
-    // Shapes on both sides of it in the table stay what they are.
+    // The shapes on both sides of it in the table must not change.
     world.step(&[300, 20, -1, -2]);
     let mut cache = None;
     for round in 0..6 {
@@ -142,7 +142,7 @@ fn a_shape_learns_what_the_step_before_leaves_also_after_its_first_time() {
         world.free(scratch);
         world.end();
         if round == 0 {
-            // Nothing is left from here for the next one.
+            // No block is left for the next step.
             cache.take().into_iter().for_each(|old| world.free(old));
             world.step(&[70, 30, -2, -1]);
         }
@@ -163,7 +163,7 @@ fn two_inputs_in_turn_leave_two_layouts() {
     let mut world = World::new();
     let mut input = world.alloc(40 * KIB);
     for _ in 0..20 {
-        // As `input = load()` does: the new one is there before the old one goes.
+        // As in `input = load()`, the new input is allocated before the old one is freed.
         let next = world.alloc(40 * KIB);
         world.free(core::mem::replace(&mut input, next));
         world.step(&STEP);
@@ -182,14 +182,14 @@ fn layouts_that_never_last_are_paid_for_by_allocations() {
     };
     let mut world = World::with(config, PLENTY);
     let mut random = Random::new(1);
-    // Of all sizes, each with two others: no packing is as low as what is live.
+    // Blocks of many sizes, each live together with two others: no packing is as low as the live bytes.
     let mut step = vec![37, 91];
     for number in 2..60 {
         step.extend([1 + number * 37 % 101, 1 - number]);
     }
     let (mut most, mut allocations) = (0, 0);
     for _ in 0..500 {
-        // Something else is in the way at each step.
+        // Other blocks are in the way in each step.
         let mut any = || (1 + random.below(99)) * KIB;
         let beside: Vec<_> = (0..8).map(|_| world.alloc(any())).collect();
         let before = world.stats().layout_work;
@@ -204,7 +204,7 @@ fn layouts_that_never_last_are_paid_for_by_allocations() {
     }
     let stats = world.stats();
     assert!((20..400).contains(&stats.layouts), "{stats:?}");
-    // What may be owed, the layout that passes it, and 4 an allocation.
+    // The work that may be owed, the layout that exceeds it, and 4 per allocation.
     let bound = config.packing_work / 8 + most + 4 * allocations;
     assert!(stats.layout_work <= bound, "{stats:?}, {bound}");
     assert!(
@@ -215,11 +215,11 @@ fn layouts_that_never_last_are_paid_for_by_allocations() {
 
 #[test]
 fn memory_for_a_layout_never_comes_from_the_layout_itself() {
-    // Handles that lie idle inside the range that is filled would leave a void where they were.
+    // Idle handles taken from inside the range that is filled would leave voids there.
     for seed in 1..=40u64 {
         let mut world = World::paged();
         let mut random = Random::new(seed);
-        // A young program that frees in another order than it allocates: voids in the middle.
+        // A young program, whose frees and large block leave voids in the middle.
         let blocks: Vec<_> = (0..20)
             .map(|_| world.alloc((random.below(9) + 1) * MIB))
             .collect();

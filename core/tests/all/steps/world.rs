@@ -17,7 +17,7 @@ const BASE: u64 = 1 << 32;
 const RANGE_BYTES: u64 = 1 << 32;
 const CHUNKS: usize = 4096;
 
-/// Short searches: the problems are small.
+/// Searches are short, because the problems are small.
 pub(crate) const CONFIG: StepConfig = StepConfig {
     search_work: 10_000,
     ..StepConfig::new()
@@ -50,7 +50,7 @@ pub(crate) struct World {
     blocks: Vec<Option<Block>>,
 }
 
-/// A block of the program; `None` inside if the step left it to the program.
+/// The index of a block in `blocks`. The entry is `None` if the steps left the request to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Id(usize);
 
@@ -66,7 +66,7 @@ impl World {
         Self::over(Kind::Range { bfc, held: 0 }, config, lent)
     }
 
-    /// Over pages of 2 MiB that move.
+    /// Creates a world over pages of 2 MiB.
     pub(crate) fn paged() -> Self {
         let tables = PageTables {
             entries: filled(PageEntry::EMPTY, (RANGE_BYTES / (2 * MIB)) as usize),
@@ -170,7 +170,7 @@ impl World {
         self.check();
     }
 
-    /// Where a block lies, from the start of the addresses; `None` if it is left to the program.
+    /// Returns the offset of a block from the first address; `None` if it was left to the program.
     pub(crate) fn offset(&self, id: Id) -> Option<u64> {
         let block = self.blocks[id.0].as_ref();
         block.map(|block| block.addr().get() - BASE)
@@ -188,7 +188,7 @@ impl World {
         self.steps.stats()
     }
 
-    /// Memory held now; over one range: the highest end so far.
+    /// Returns the bytes held; over one range, the highest end so far.
     pub(crate) fn held(&self) -> u64 {
         match &self.kind {
             Kind::Range { held, .. } => *held,
@@ -196,14 +196,14 @@ impl World {
         }
     }
 
-    /// What may be held of pages from now on.
+    /// Sets the limit of the bytes held in pages.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         if let Kind::Pages(shared) = &mut self.kind {
             shared.get_mut().set_limit(bytes);
         }
     }
 
-    /// Driver calls so far.
+    /// Returns the number of driver calls so far.
     pub(crate) fn calls(&self) -> u64 {
         match &self.kind {
             Kind::Range { .. } => 0,
@@ -214,10 +214,8 @@ impl World {
         }
     }
 
-    /// Plays a step: `(bytes, frees)` in order; a positive number allocates so many KiB and gives the
-    /// block the next letter, a negative one frees the block of that number, from 1 up. What is
-    /// left comes back. Gives the offsets too.
-    /// The step has a key, so that it is served from what is known without proof.
+    /// Plays a step with a key. A positive number allocates that many KiB, and a negative one frees the block of that
+    /// number, counted from 1. Returns the blocks that are left and the offsets of all blocks.
     pub(crate) fn step(&mut self, script: &[i64]) -> (Vec<Id>, Vec<Option<u64>>) {
         self.begin_keyed(1);
         self.play(script)

@@ -1,5 +1,5 @@
-//! Random sequences, with counts and without: each answer is the one that 8.3 names, and no count is exceeded.
-//! `cli/src/replay/upstream_agrees_tests.rs` compares with another BFC, address by address.
+//! Random sequences. Without counts, each block is the one that CONFORMANCE 8.3 names; with counts, none has memory
+//! freed after its demand. `cli/src/replay/upstream_agrees_tests.rs` compares addresses with those of another BFC.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ struct Sequence {
     pool: Upstream,
     live: Vec<Block>,
     timed: bool,
-    /// The shared counter, and what is safe.
+    /// The shared counter, and the safe frontier.
     count: u64,
     safe: u64,
-    /// Count at which each granule was freed last.
+    /// The count at which each granule was last freed.
     freed: BTreeMap<u64, u64>,
 }
 

@@ -1,11 +1,11 @@
-//! The cases of CONFORMANCE 8.9 with random sizes, and upstream's bins, which ours reports.
+//! The cases of CONFORMANCE 8.9 with random sizes, and upstream's bins, which our pool reports.
 
 use crate::common::{GIB, MIB, Pool, UNIT};
 use crate::script::Player;
 use larder_core::{BestFit, BinSummary, RegionConfig};
 use larder_model::Random;
 
-/// Plays rows on upstream's and ours.
+/// Plays rows on each allocator of a `pool` row.
 fn on_both(pool: &str, play: impl Fn(&mut Player)) {
     for mut player in Player::all(pool).expect("a pool") {
         play(&mut player);
@@ -13,7 +13,7 @@ fn on_both(pool: &str, play: impl Fn(&mut Player)) {
     }
 }
 
-/// Allocates 255 blocks of sizes of 8.9, 100 bytes to 1 MiB.
+/// Allocates 255 blocks of the sizes in 8.9: 100 bytes to 1 MiB.
 fn alloc_255(player: &mut Player, name: char, seed: u64) {
     let mut random = Random::new(seed);
     for i in 0..255 {
@@ -22,7 +22,7 @@ fn alloc_255(player: &mut Player, name: char, seed: u64) {
     }
 }
 
-/// 255 blocks, of which every second one is freed, and 255 more.
+/// Allocates 255 blocks, frees every second one, and allocates 255 more.
 fn half_freed(player: &mut Player, seed: u64, too_large: &str) {
     alloc_255(player, 'a', seed);
     for i in (0..255).step_by(2) {
@@ -50,7 +50,7 @@ fn s8_9_growth_with_2_gib_serves_small_and_large_until_the_limit() {
     });
 }
 
-/// A heap after some hundred random allocations and frees.
+/// Makes 200 random allocations and frees, then frees most blocks. Returns the numbers of the live ones.
 fn random_heap(player: &mut Player, seed: u64) -> Vec<u64> {
     let mut random = Random::new(seed);
     let mut live = Vec::new();
@@ -121,7 +121,7 @@ fn s8_9_bin_debug_pairs_of_doubling_sizes_stand_in_their_bins_and_the_rest_in_th
 
 #[test]
 fn s8_1_a_bin_holds_sizes_from_256_shifted_by_its_number_to_below_the_next() {
-    // By the formula of 8.1, at each boundary: the bin's first size, and one granule less. The last has no end.
+    // At each boundary by the formula of 8.1: the first size of a bin, and one granule less. The last bin has no end.
     let firsts = (1..21).flat_map(|b| [(256u64 << b, b), ((256 << b) - 256, b - 1)]);
     for (bytes, bin) in firsts.chain([(8 * GIB, 20)]) {
         let pool = Pool::with_regions(RegionConfig::fixed(), &[(UNIT, bytes)]);
