@@ -1,4 +1,4 @@
-//! The states of one allocation: the block, or the next plan of calls for it.
+//! One allocation as a state machine: each step returns the block, or the next plan of calls for it.
 
 use super::PagePool;
 use super::plan::{NoPlan, PagePlan, Purpose, Spot};
@@ -13,21 +13,21 @@ use crate::units::{Addr, AddrRange};
 #[derive(Clone, Copy, Debug)]
 struct WantedPlace {
     start: Addr,
-    /// A chunk close to it.
+    /// A chunk close to the place.
     near: Option<ChunkHandle>,
     /// Whether queued work of the request's stream may still use the place.
     on_stream: bool,
 }
 
-/// The state of one allocation. Belongs to the thread that allocates.
+/// The state of one allocation. It belongs to the thread that allocates.
 #[derive(Clone, Copy, Debug)]
 pub struct PageAttempt {
     request: Request,
-    /// The place where the block must begin.
+    /// The place of the block, if it is given.
     place: Option<WantedPlace>,
     /// Number of plans of this attempt that were refused.
     refusals: u8,
-    /// Whether cached mappings were unmapped for it.
+    /// Whether cached mappings were already unmapped for this attempt.
     forgot: bool,
 }
 
@@ -48,9 +48,9 @@ impl PageAttempt {
         }
     }
 
-    /// Starts an allocation at exactly this place, mapping and moving pages if needed; see
-    /// [`BestFit::alloc_at`](crate::BestFit::alloc_at). It fails with [`AllocError::PlaceTaken`] if part of the place
-    /// cannot be used.
+    /// Starts an allocation at exactly this place, which maps and moves pages if needed; see
+    /// [`BestFit::alloc_at`](crate::BestFit::alloc_at). The allocation fails with [`AllocError::PlaceTaken`] if a part
+    /// of the place cannot be used.
     pub const fn at(range: AddrRange, near: Option<ChunkHandle>, stream: Option<StreamId>) -> Self {
         let request = Request::new(range.bytes());
         let mut attempt = Self::new(match stream {
@@ -70,7 +70,7 @@ impl PageAttempt {
         &self.request
     }
 
-    /// Notes that a plan of this attempt failed. The next plan moves all it can; there is no third one.
+    /// Notes that a plan of this attempt failed. The second plan moves as much as it can; there is no third plan.
     pub const fn plan_failed(&mut self) {
         self.refusals = self.refusals.saturating_add(1);
     }
@@ -85,7 +85,7 @@ impl PagePool<'_> {
             Err(error) => return Progress::Failed(error),
         };
         if attempt.refusals > 1 || self.chunks.exceeds_limit(need) {
-            // The driver refused, unless a limit was lowered since.
+            // The driver refused the memory, unless a limit was lowered in the meantime.
             let cause = if self.room_bytes() == 0 {
                 Cause::Limit
             } else {
@@ -106,7 +106,7 @@ impl PagePool<'_> {
             Err(NoPlan::Busy) if attempt.place.is_some() => {
                 Progress::Failed(AllocError::PlaceTaken)
             }
-            // Cached mappings use the records: unmapping some of them is enough for this attempt.
+            // Cached mappings take up the records. Unmapping some of them makes room for this attempt.
             Err(NoPlan::Pages) if !attempt.forgot => {
                 attempt.forgot = true;
                 match self.plan_forgetting() {
@@ -118,7 +118,8 @@ impl PagePool<'_> {
         }
     }
 
-    /// Serves the best place, with memory or without; if memory is short, a place that has memory.
+    /// Serves the request from the best place, whether or not that has memory. If memory is short, a place that already
+    /// has memory comes first.
     fn advance_anywhere(
         &mut self,
         need: Need,
@@ -168,7 +169,7 @@ impl PagePool<'_> {
         }
     }
 
-    /// Serves a place that has memory.
+    /// Serves the request from a place that has memory.
     fn advance_backed(&mut self, place: Spot<'_>) -> Option<Result<Progress<PagePlan>, NoPlan>> {
         let found = self.search_backed(place.need, place.request)?;
         Some(self.serve(Spot {
@@ -178,7 +179,8 @@ impl PagePool<'_> {
         }))
     }
 
-    /// Serves a place that has memory, or the end of the range, as if the free chunk there were in use.
+    /// Serves the request from a place that has memory; if there is none, from new addresses at the end of the range,
+    /// without the free chunk that may lie there.
     fn advance_elsewhere(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, NoPlan> {
         if let Some(progress) = self.advance_backed(place) {
             return progress;
@@ -193,7 +195,7 @@ impl PagePool<'_> {
         })
     }
 
-    /// Serves one given place.
+    /// Serves the request at the given place.
     fn advance_at(
         &mut self,
         need: Need,
@@ -227,7 +229,7 @@ impl PagePool<'_> {
         let chunk = self.chunks.chunk(place.found.link);
         let start = chunk.start + place.found.padding;
         if !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size) {
-            // With memory behind the whole range no mark is needed any more.
+            // Once the whole range has memory, the mark is no longer needed.
             let range_bytes = self.chunks.granule().bytes_of(self.end());
             let hollow = self.plans > 0 || self.chunks.reserved_bytes() < range_bytes;
             self.chunks.set_hollow(place.found.link, hollow);

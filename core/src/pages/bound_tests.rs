@@ -1,4 +1,4 @@
-//! The chunks examined by one allocation before the range grows, however many chunks queued work keeps apart.
+//! Before the range grows, one allocation examines a bounded number of chunks, even if queued work keeps many apart.
 
 use crate::best_fit::BestFit;
 use crate::block::{BlockAllocator, Request};
@@ -62,7 +62,7 @@ fn before_growth_a_bounded_number_of_chunks_is_looked_at_and_in_the_end_all_are_
     shared.get_mut().check_invariants().unwrap();
     let joined = records(&shared);
     assert!(apart as usize > BLOCKS && joined < 100);
-    // With that few chunks one search clears them all, however many there were.
+    // Now that there are few chunks, one search clears the points of all.
     for first in [0, 1] {
         let blocks = [(); 40].map(|()| shared.alloc(&small).unwrap().block);
         let event = EventNumber::new(2 + first);

@@ -1,6 +1,6 @@
-//! The calls of plans, made by a driver without the pool's lock, and the further methods of [`Shared`] for pages.
+//! Makes the calls of plans on a driver, without the pool's lock, and adds methods for pages to [`Shared`].
 //!
-//! Several plans may be under way at the same time, since each owns the records that it touches.
+//! Several plans may be under way at the same time, because each plan owns the records that it touches.
 
 use super::{PageAttempt, PageCall, PagePlan, PagePool, PageStats};
 use crate::best_fit::BestFit;
@@ -12,15 +12,15 @@ use crate::sub_allocator::SubAllocError;
 use crate::sync::{Locked, Wait};
 use crate::units::AddrRange;
 
-/// Maps memory: a device's driver, or a substitute. Calls are rare and slow; several threads may make them at the same
-/// time.
+/// A device's driver, or a substitute, which creates and maps memory. Calls are rare and slow, and several threads may
+/// make them at the same time.
 ///
-/// The allocator trusts that a call which returns `Ok` was made and one that returns an error was not.
+/// The allocator trusts that a call that returns `Ok` was made, and that a call that returns an error was not.
 pub trait PageDriver {
     /// Makes one call.
     ///
     /// # Errors
-    /// If the driver refused it; nothing has changed then.
+    /// If the driver refused the call; nothing has changed then.
     fn call(&self, call: PageCall) -> Result<(), SubAllocError>;
 }
 
@@ -73,8 +73,8 @@ fn make_calls<W: Wait>(
     }
 }
 
-/// Releases idle memory, in as many plans as needed, so that no search is long. If there is less than `wanted_bytes`,
-/// cached mappings are unmapped too. Returns the bytes released.
+/// Releases idle memory, and returns the bytes released. Several plans may be needed, because each search is bounded.
+/// If there is less idle memory than `wanted_bytes`, cached mappings are also unmapped.
 fn release<W: Wait>(
     pool: &Locked<PagePool<'_>, W>,
     driver: &impl PageDriver,
@@ -112,10 +112,10 @@ fn give_back<W: Wait>(
 }
 
 impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
-    /// Allocates the block at exactly this place, mapping and moving pages if needed; see [`PageAttempt::at`].
+    /// Allocates a block at exactly this place, and maps and moves pages if needed; see [`PageAttempt::at`].
     ///
     /// # Errors
-    /// [`AllocError::PlaceTaken`] if part of the place is in use; otherwise the errors of any allocation.
+    /// [`AllocError::PlaceTaken`] if a part of the place is in use, and the errors of any other allocation.
     pub fn alloc_at(
         &self,
         range: AddrRange,
@@ -126,11 +126,11 @@ impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
         Ok(self.finish(attempt)?.block)
     }
 
-    /// Puts memory behind the unmapped addresses of a range, for later blocks; idle pages outside of `layout` move
-    /// first, as for a block, and the pool holds no more than `max_bytes` for it. With a point, the later blocks are on
-    /// its stream, and memory that only this stream's work uses, up to that event, may move.
+    /// Puts memory behind the unmapped addresses of a range, for later blocks. Idle pages outside `layout` move there
+    /// first, and new memory is created only while the pool holds at most `max_bytes`. If a point is given, the later
+    /// blocks are for its stream, and memory that only this stream's work uses, up to the point's event, may move too.
     ///
-    /// Returns whether all of the range has memory afterwards; `false` for a range that is not wholly inside the
+    /// Returns whether all of the range now has memory. Returns `false` if a part of the range is outside the pool's
     /// addresses. O(chunks), plus the calls.
     pub fn back(
         &self,
@@ -158,13 +158,13 @@ impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
         is_backed
     }
 
-    /// Releases `bytes` of idle memory, or all there is; in that case the cached mappings of moved pages are unmapped,
-    /// too. Returns the bytes released. See [`PagePool::plan_release`].
+    /// Releases `bytes` bytes of idle memory, and returns the bytes released. If there is less, all of it is released,
+    /// and the cached mappings of moved pages are unmapped. See [`PagePool::plan_release`].
     pub fn release(&self, bytes: u64) -> u64 {
         release(&self.pool, &self.source, bytes)
     }
 
-    /// Returns the counters of pages.
+    /// Returns the counters of pages and handles.
     pub fn page_stats(&self) -> PageStats {
         self.pool.with(PagePool::page_stats)
     }

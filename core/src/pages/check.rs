@@ -1,4 +1,4 @@
-//! The walk over PAGE1 to PAGE8, and then over the invariants of the chunks.
+//! Checks the invariants PAGE1 to PAGE8.
 
 use super::table::{HandleState, MAPPINGS_A_HANDLE, MappingState};
 use super::{PagePool, State};
@@ -6,7 +6,7 @@ use crate::engine::Violation;
 use crate::engine::check;
 
 impl PagePool<'_> {
-    /// Walks the invariants of the pages.
+    /// Checks the invariants of the pages.
     pub(super) fn check_pages(&self) -> Result<(), Violation> {
         self.check_handles()?;
         self.check_places()?;

@@ -1,4 +1,4 @@
-//! Policies of a paged allocator, as data.
+//! The policies of a paged allocator, as data.
 
 use crate::error::ConfigError;
 use crate::units::{AddrRange, Granule};
@@ -6,16 +6,16 @@ use crate::units::{AddrRange, Granule};
 /// The cost of physical memory, which decides when pages move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backing {
-    /// Held memory has a cost, as when several processes share a device: idle pages move before more are requested, as
-    /// long as that takes fewer driver calls than memory of this size is worth. Beyond that, pages move only if memory
-    /// is short.
+    /// Held memory has a cost, for example because several processes share a device. Idle pages move before new ones
+    /// are created, as long as the pool has made few driver calls for the memory that it holds. After more calls, pages
+    /// move only if memory is short.
     Billed,
-    /// This many bytes belong to the process anyway: no page moves before they are held, and no more than that are
-    /// held. A lower limit prevails.
+    /// The process may use this many bytes at no cost. No page moves before all of them are held, and no more are held.
+    /// A lower limit takes precedence.
     Budget(u64),
-    /// Pages never move: memory is created where it is needed, in the middle of the range sooner than at its end, and
-    /// idle memory elsewhere is released when the limit requires it. For a process heap, where create and map are a
-    /// commit, and unmap and release are a decommit.
+    /// Pages never move. Memory is created where it is needed, in the middle of the range sooner than at its end, and
+    /// idle memory elsewhere is released when the limit requires it. This is for a process heap, where create and map
+    /// are a commit, and unmap and release are a decommit.
     InPlace,
 }
 
@@ -24,25 +24,25 @@ pub enum Backing {
 pub struct PageConfig {
     /// Every chunk is a multiple of this many bytes; a power of two.
     pub granule_bytes: u64,
-    /// Most bytes to hold.
+    /// Maximum bytes to hold.
     pub limit_bytes: u64,
-    /// The addresses, reserved already: twice the memory that may be held, or four times as much if programs vary a
-    /// lot. Start and length are multiples of the page.
+    /// The addresses, which are already reserved. There should be twice as many as the bytes that may be held, or four
+    /// times as many if programs vary a lot. The start and the length are multiples of the page size.
     pub addresses: AddrRange,
-    /// Minimum bytes that the driver maps, 2 MiB on most devices; a multiple of the granule.
+    /// Page size: the minimum size that the driver maps, 2 MiB on most devices; a multiple of the granule.
     pub page_bytes: u64,
     /// When pages move.
     pub backing: Backing,
-    /// Idle memory is released only down to this many held bytes; a release that makes room for other memory does not
-    /// count.
+    /// Idle memory is released only until this many bytes are held. This does not apply when memory is released to make
+    /// room for other memory.
     pub floor_bytes: u64,
-    /// Memory of this size pays for two driver calls, in any order: it is the size that PyTorch's expandable segments
-    /// create and map at once. 20 MiB, unless there should be fewer or more calls.
+    /// The unit in which held memory is compared with driver calls: a larger unit leads to fewer calls. The default is
+    /// 20 MiB, the size that PyTorch's expandable segments create and map at once.
     pub unit_bytes: u64,
 }
 
 impl PageConfig {
-    /// Creates the default: pages of 2 MiB, no floor.
+    /// Creates a default configuration: pages of 2 MiB, no floor.
     pub const fn new(addresses: AddrRange, backing: Backing) -> Self {
         Self {
             granule_bytes: Granule::DEFAULT.bytes(),
@@ -55,7 +55,7 @@ impl PageConfig {
         }
     }
 
-    /// Checks the fields against each other; returns the granules of a page and the pages of addresses.
+    /// Checks the fields. Returns the number of granules in a page and the number of pages of addresses.
     pub(super) fn validate(&self, granule: Granule) -> Result<(u32, u32), ConfigError> {
         let page = self.page_bytes / granule.bytes();
         let whole = |bytes: u64| bytes.is_multiple_of(self.page_bytes);

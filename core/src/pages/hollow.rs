@@ -1,5 +1,5 @@
-//! Addresses without memory: the growth of the range, the pages of it that lack memory, and the chunks that a plan
-//! takes to put memory there.
+//! Addresses without memory: how the range grows, which of its pages lack memory, and which chunks a plan takes to put
+//! memory there.
 
 use super::idle::IdleSearch;
 use super::plan::{NoPlan, PagePlan};
@@ -11,8 +11,8 @@ use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
 impl PagePool<'_> {
-    /// Lengthens the range for a block that no free chunk holds, by the granules that the free chunk at its end lacks,
-    /// or as if that chunk were in use. Returns the place, and the number of further pages to put memory behind.
+    /// Extends the range for a block that fits no free chunk. The block uses the free chunk at the end of the range, if
+    /// there is one, unless `fresh` is set. Returns the place, and the number of further pages to put memory behind.
     pub(super) fn grow_range(
         &mut self,
         need: Need,
@@ -61,7 +61,7 @@ impl PagePool<'_> {
         Ok((found, ahead))
     }
 
-    /// Lengthens the range to at least `granule`, so that a place in it can be requested.
+    /// Extends the range at least up to `granule`, so that a place in it can be requested.
     pub(super) fn grow_range_to(&mut self, granule: u32) -> Option<()> {
         let pages = granule.div_ceil(self.page);
         if pages > self.max_pages {
@@ -79,27 +79,27 @@ impl PagePool<'_> {
         self.chunks.add_addresses(base, granules)
     }
 
-    /// Returns the granules from `start` to the next multiple of the alignment.
+    /// Returns the number of granules from `start` to the next multiple of the alignment.
     fn padding_at(&self, start: u32, need: Need) -> u32 {
         let granule = self.chunks.granule();
         let addr = self.config.addresses.start().get() + granule.bytes_of(start);
         let number = addr >> granule.align().log2();
-        // The low 32 bits decide: the alignment is a power of two of at most 2^31 granules.
+        // The low 32 bits suffice, because the alignment is a power of two of at most 2^31 granules.
         (number as u32).wrapping_neg() & (need.align - 1)
     }
 
-    /// Returns the first granule behind the range.
+    /// Returns the first granule after the range.
     pub(super) fn end(&self) -> u32 {
         self.chunks.chunk(self.chunks.newest_end()).end()
     }
 
-    /// Returns whether all pages that these granules touch have memory.
+    /// Returns whether all pages touched by these granules have memory.
     pub(super) fn is_backed_between(&self, start: u32, end: u32) -> bool {
         self.pages.is_backed_between(start, end, self.page)
     }
 
-    /// Returns the first chunk, in FIT1's order, that serves and has memory where the block would lie. Examines at
-    /// most as many chunks as one search.
+    /// Returns the first chunk, in the order of FIT1, that serves the request and has memory at the block's place.
+    /// Examines at most as many chunks as one search.
     pub(super) fn search_backed(&self, need: Need, request: &Request) -> Option<Candidate> {
         let serves = |link: Link| {
             let found = self.chunks.judge(link, need, request)?;
@@ -112,7 +112,7 @@ impl PagePool<'_> {
         listed.chain([self.chunks.wilderness()]).find_map(serves)
     }
 
-    /// Returns the first adjacent pages without memory that these granules touch.
+    /// Returns the first run of pages without memory among the pages touched by these granules.
     fn gap_between(&self, start: u32, end: u32) -> Option<(u32, u32)> {
         let behind = end.div_ceil(self.page);
         let first = self.pages.next_gap_from(start / self.page, behind);
@@ -123,8 +123,8 @@ impl PagePool<'_> {
         (first < behind).then_some((first, page))
     }
 
-    /// Takes the block out of the chunk found, for the plan, together with the rest of its first and last page if
-    /// these get memory, and with `ahead` pages behind it.
+    /// Takes the plan's target out of the chunk found: the block, the rest of its first and last page if these get
+    /// memory, and `ahead` further pages.
     pub(super) fn take_target(
         &mut self,
         plan: &mut PagePlan,
@@ -153,7 +153,7 @@ impl PagePool<'_> {
         Some(())
     }
 
-    /// Returns the first granule of a range and the granule behind it, both limited to 32 bits.
+    /// Returns the first granule of a range and the first granule after it, both limited to 32 bits.
     pub(super) fn granules_of(&self, range: AddrRange) -> (u32, u32) {
         let base = self.config.addresses.start().get();
         let granule = self.chunks.granule();
@@ -162,7 +162,7 @@ impl PagePool<'_> {
         (start.unwrap_or(u32::MAX), end.unwrap_or(u32::MAX))
     }
 
-    /// Returns the first addresses of a range without memory. O(pages of the range).
+    /// Returns the first part of a range that has no memory. O(pages of the range).
     pub(super) fn first_unmapped(&self, range: AddrRange) -> Option<AddrRange> {
         let base = self.config.addresses.start().get();
         let (from, to) = self.granules_of(range);
@@ -176,7 +176,8 @@ impl PagePool<'_> {
         AddrRange::new(start_addr, granule.bytes_of(end - start))
     }
 
-    /// Calls `f` with each piece of a free chunk that has memory, and each that has none.
+    /// Calls `f` with each piece of a chunk. A free chunk is split into the pieces with memory and those without; any
+    /// other chunk is one piece.
     pub(super) fn for_each_piece(&self, chunk: ChunkInfo, f: &mut impl FnMut(ChunkInfo)) {
         let is_free = matches!(chunk.state, ChunkState::Free { .. });
         let (mut from, end) = (chunk.range.start(), chunk.range.end());
@@ -205,9 +206,9 @@ impl PagePool<'_> {
         self.config.addresses.contains(range) && self.first_unmapped(range).is_none()
     }
 
-    /// Returns the bytes that must be created to put memory behind all free addresses of a range: its unmapped pages
-    /// less the idle ones elsewhere. With a stream, pages that only its own queued work uses count as idle, too.
-    /// O(pages of the range).
+    /// Returns the bytes that must be created to put memory behind all unmapped addresses of a range: its unmapped
+    /// pages less the idle pages elsewhere. If a stream is given, pages that only its own queued work uses count as
+    /// idle. O(pages of the range).
     pub fn missing_bytes(&mut self, range: AddrRange, stream: Option<StreamId>) -> u64 {
         let mut unmapped_pages = 0;
         let mut from = range.start();

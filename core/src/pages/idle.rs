@@ -1,35 +1,36 @@
-//! Idle handles: handles that lie wholly inside a free chunk, so that no block uses them.
+//! Idle handles: handles that lie entirely inside a free chunk, so that no block uses them.
 //!
-//! No record of idle handles is kept as blocks come and go. A search goes through the free chunks, the largest first,
-//! until it has found the wanted pages or examined [`LOOKS`] chunks, handles and runs of pages without success.
+//! Allocations and frees keep no record of idle handles. A search goes through the free chunks, the largest first. It
+//! ends when it has found the wanted pages, or has made [`LOOKS`] looks without success. A look is a chunk, a handle or
+//! a run of pages examined.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Link, PagePool};
 use crate::block::Request;
 use crate::engine::LOOKS;
 
-/// Number of pages without memory that count as one look: their entries are 4 bytes each, side by side.
+/// Number of adjacent pages without memory that count as one look. They are quick to pass, because an entry is 4 bytes.
 const PAGES_A_LOOK: u32 = 4096;
-/// Number of cached mappings that count as one look, as they fill most of the address space of a pool that often moves
-/// pages.
+/// Number of cached mappings that count as one look. In a pool that often moves pages, they fill most of the addresses.
 const CACHED_A_LOOK: u32 = 16;
 
 /// A query for idle handles.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IdleSearch<'r> {
-    /// The request that may use the memory, in order on its own stream; without one, no queued work may use it.
+    /// The request for which memory is wanted: memory that queued work of its stream uses counts, too, if the request
+    /// allows it. Without a request, only memory that no queued work uses counts.
     pub(super) user: Option<&'r Request>,
-    /// Number of pages after which the search ends.
+    /// Number of found pages at which the search ends.
     pub(super) pages: u32,
-    /// Maximum number of pages; a handle that would exceed it is skipped.
+    /// Maximum number of pages to find; a handle that would exceed it is skipped.
     pub(super) most: u32,
     /// Maximum number of fruitless looks.
     pub(super) looks: u32,
-    /// Whether only handles that can be released now count.
+    /// Whether to skip handles that cannot be released now.
     pub(super) to_release: bool,
-    /// Whether a handle that is found counts as a look, too, since further searches find the rest.
+    /// Whether each handle found also counts as a look. Further searches can then find the rest.
     pub(super) counts_all: bool,
-    /// Granules whose handles are skipped.
+    /// Range of granules whose handles are skipped.
     pub(super) outside: (u32, u32),
 }
 
@@ -48,7 +49,7 @@ impl<'r> IdleSearch<'r> {
     }
 }
 
-/// Idle handles found by a search: linked by `chain`, chunk by chunk, and in address order in each chunk.
+/// The idle handles that a search found, linked by `chain`: chunk by chunk, and in address order in each chunk.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct IdleHandles {
     pub(super) first: HandleLink,
@@ -57,8 +58,8 @@ pub(super) struct IdleHandles {
 }
 
 impl PagePool<'_> {
-    /// Returns whether the request can use a chunk's memory, in order on its own stream; without a request, whether
-    /// no queued work uses it.
+    /// Returns whether the request can use a chunk's memory, in the order of its own stream. Without a request, returns
+    /// whether no queued work uses the memory.
     pub(super) fn is_usable(&self, link: Link, request: Option<&Request>) -> bool {
         self.chunks.pending(link).is_none_or(|point| {
             request.is_some_and(|request| {
@@ -68,7 +69,7 @@ impl PagePool<'_> {
         })
     }
 
-    /// Finds and marks idle handles: those in the largest chunks first, those at the end of the range last. O(1 +
+    /// Finds and marks idle handles. Those in the largest chunks come first, and those in the wilderness last. O(1 +
     /// handles to move).
     pub(super) fn find_idle(&mut self, wanted: IdleSearch<'_>) -> IdleHandles {
         self.search = self.search.wrapping_add(1);
@@ -172,7 +173,7 @@ impl PagePool<'_> {
         record.state == MappingState::Cached && self.chunks.is_completed(record.point())
     }
 
-    /// Takes an idle handle for a plan: the pages where it lies have no memory any more.
+    /// Takes an idle handle for a plan. From now on, the pages where it lies count as having no memory.
     pub(super) fn take_idle(&mut self, handle: HandleLink, state: HandleState) {
         let record = *self.pages.handle(handle);
         let source = Link(record.source);

@@ -1,44 +1,44 @@
 //! One range of addresses, and physical pages that move inside it.
 //!
-//! Most of the device memory that is wasted is physical pages that lie idle in holes while more are requested from the
-//! driver. Here addresses and memory are separate. With a single stream, *addresses* are laid out by best fit exactly
-//! as over a plain growing range. *Memory* comes when a block is placed: those of its address pages that have no memory
-//! get idle physical pages from elsewhere, or new ones. A free chunk with a page that may lack memory is *hollow*; a
-//! block is cut out of it as out of any other chunk, through a [`PagePlan`].
+//! Most wasted device memory is physical pages that lie idle in holes while new pages are requested from the driver.
+//! Here addresses and memory are separate. With a single stream, *addresses* are laid out by best fit, exactly as in a
+//! plain growing range. *Memory* is found when a block is placed: the pages of the block that have no memory get idle
+//! physical pages from elsewhere, or new ones. A free chunk is *hollow* if one of its pages may have no memory. A block
+//! is cut out of a hollow chunk as out of any other, but through a [`PagePlan`].
 //!
-//! So, whenever moving starts or stops, it can only save memory compared with a range that grows. The pool holds more
-//! only through growth ahead, and, with several streams, where queued work keeps a place busy or a search reaches its
-//! bound. `policy` decides when moving pays.
+//! Moving can therefore start and stop at any time, and never uses more memory than a growing range. The pool can hold
+//! more for other reasons: when growth creates pages ahead, and, with several streams, when queued work keeps a place
+//! busy or a search reaches its bound. `policy` decides when moving is worth its calls.
 //!
-//! **Moving costs one map.** CUDA and Vulkan let one piece of memory be mapped at several addresses. So the old mapping
-//! of a moved piece is not undone: it stays *cached*, and when a block is placed there and the piece is idle again, the
-//! mapping is reused without any driver call. A program that alternates between two layouts pays once. A second mapping
-//! also keeps stream order: an unmap would have to wait for queued work, and the mapping does not. (Moving idle pages
-//! under a best-fit allocator is GMLake's idea and that of expandable segments; cached mappings are ours.)
+//! **A move costs one map.** CUDA and Vulkan can map one piece of memory at several addresses, so the old mapping of a
+//! moved piece is not undone: it stays *cached*. If a block is later placed there while the piece is idle, the mapping
+//! is reused without any driver call, so a program that alternates between two layouts pays only once. The second
+//! mapping also keeps the order of the stream: it need not wait for queued work, as an unmap would. (Moving idle pages
+//! under a best-fit allocator is an idea of GMLake and of expandable segments; cached mappings are ours.)
 //!
-//! The pool performs no I/O. A plan is a sequence of driver calls ([`PageCall`]); the caller makes them one by one and
-//! reports each outcome. A refused call undoes the plan.
+//! The pool performs no I/O. A plan is a sequence of driver calls ([`PageCall`]), which the caller makes one by one;
+//! the caller reports each outcome to the pool. If a call is refused, the plan is undone.
 //!
 //! # Files
 //! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create ·
 //! `hollow` addresses without memory · `idle` unused handles · `attempt` one allocation as a state machine · `plan`
-//! when a plan is made and how it ends · `move_or_create` the source of its memory · `page_calls` the calls of a plan
-//! in order · `release` releasing idle memory · `check` the invariants · `carry_out` the loops over a driver.
+//! when a plan is made and how it ends · `move_or_create` the source of a plan's memory · `page_calls` the calls of a
+//! plan in order · `release` releasing idle memory · `check` the invariants · `carry_out` calls to a driver.
 //!
-//! # Invariants ([`PagePool::check_invariants`] walks them, and those of the engine)
+//! # Invariants ([`PagePool::check_invariants`] checks them, and those of the engine)
 //! * PAGE1 to PAGE3: `table`. (PAGE4 is retired.)
 //! * PAGE5 all pages that a used chunk touches have an active mapping of a live handle.
-//! * PAGE6 so do all pages that a free chunk touches, unless it is hollow.
+//! * PAGE6 all pages that a free chunk touches have one too, unless the chunk is hollow.
 //! * PAGE7 the reserved pages are those of all handles that exist, except handles created by a plan still under way.
-//! * PAGE8 only plans under way have filling chunks, and, apart from lost ones, handles that are not live and mappings
-//!   that are neither active nor cached.
+//! * PAGE8 if no plan is under way, no chunk is filling, every handle is live or lost, and every mapping is active,
+//!   cached or lost.
 //!
 //! # Cost
-//! While the best-fitting chunk has memory, the cost is that of [`BestFit`]: no page is examined. Otherwise it is that
-//! of a plan: O(pages of the block), at most 1,024 fruitless looks for idle handles, and the work of a driver call for
-//! each handle that moves or is created. If points keep free chunks apart, FIT3, FIT4 and the clearing of points
-//! examine 2,048 chunks each before the range grows, and all chunks if memory is short. Records take 32 bytes a chunk,
-//! 40 a handle, 32 a mapping, 4 a page of addresses.
+//! If the best-fitting chunk has memory, the cost is that of [`BestFit`], and no page is examined. Otherwise the cost
+//! is that of a plan: O(pages of the block), at most 1,024 fruitless looks for idle handles, and driver calls for each
+//! handle that moves or is created. If points keep free chunks apart, FIT3, FIT4 and the clearing of points examine
+//! 2,048 chunks each before the range grows, and all chunks if memory is short. The tables take 32 bytes per chunk, 40
+//! per handle, 32 per mapping and 4 per page of addresses.
 
 mod attempt;
 #[cfg(test)]
@@ -73,8 +73,8 @@ use crate::sync::number_given_once;
 use crate::units::{AddrRange, Granule};
 use table::PageMap;
 
-/// A best-fit allocator over one range of addresses whose physical pages can move; for one thread at a time.
-/// [`Shared`](crate::Shared) shares it and drives it over a [`PageDriver`].
+/// A best-fit allocator over one range of addresses whose physical pages can move, for one thread at a time.
+/// [`Shared`](crate::Shared) shares it among threads and makes its calls on a [`PageDriver`].
 ///
 /// It has the methods of [`BestFit`], and others for plans, pins and counters of pages.
 ///
@@ -105,14 +105,14 @@ pub struct PagePool<'t> {
     chunks: Chunks<'t>,
     pages: PageMap<'t>,
     config: PageConfig,
-    /// Granules in a page.
+    /// Number of granules in a page.
     page: u32,
-    /// Pages of addresses.
+    /// Number of pages of addresses.
     max_pages: u32,
-    /// Bytes ever freed, as granted.
+    /// Granted bytes of all blocks freed since the pool last held no memory.
     freed_bytes: u64,
-    /// Bytes that the pool cannot use and the driver has not taken back, with their handles, and mappings that it did
-    /// not undo.
+    /// Bytes that the pool cannot use and the driver has not taken back, the number of their handles, and the number of
+    /// mappings that the driver did not undo.
     lost: u64,
     lost_handles: u32,
     lost_mappings: u32,
@@ -120,13 +120,13 @@ pub struct PagePool<'t> {
     calls: u64,
     /// Bytes held when the driver refused memory.
     refused_bytes: u64,
-    /// Number of looks of all searches so far.
+    /// Number of looks made by all searches so far.
     looks: u64,
-    /// The record up to which cached mappings were unmapped to make room.
+    /// The last mapping record examined by [`plan_forgetting`](Self::plan_forgetting).
     forgotten: u32,
     /// Number of the newest search for idle handles.
     search: u32,
-    /// Plans begun and not finished.
+    /// Number of plans begun and not finished.
     plans: u32,
 }
 
@@ -134,8 +134,8 @@ impl<'t> PagePool<'t> {
     /// Creates an allocator without memory, over lent tables. Never panics.
     ///
     /// # Errors
-    /// If the configuration contradicts itself, or a table is too small to be of use or has fewer entries than there
-    /// are pages of addresses.
+    /// If the configuration contradicts itself, if a table is too small to be of use, or if there are fewer page
+    /// entries than pages of addresses.
     pub fn new(
         config: PageConfig,
         chunks: &'t mut [Chunk],
@@ -148,8 +148,8 @@ impl<'t> PagePool<'t> {
             return Err(ConfigError::PageTables);
         }
         let mut chunks = Chunks::new(granule, config.limit_bytes, chunks)?;
-        // Plans may outlive their allocator, and are not compared with the plans under way: plans of a former allocator
-        // over the same tables must have another number.
+        // A plan may outlive its allocator, and the allocator keeps no list of its plans to compare it with. So a plan
+        // of an earlier allocator over the same tables must have another number.
         let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(ConfigError::Numbers)?;
         chunks.set_id(AllocatorId::once(number));
         Ok(Self {
@@ -170,7 +170,7 @@ impl<'t> PagePool<'t> {
             plans: 0,
         })
     }
-    /// Returns the lent tables; blocks not freed and memory not released are forgotten.
+    /// Returns the lent tables. Blocks that were not freed and memory that was not released are forgotten.
     pub fn into_tables(self) -> (&'t mut [Chunk], PageTables<'t>) {
         (self.chunks.into_table(), self.pages.into_tables())
     }
@@ -180,25 +180,25 @@ impl<'t> PagePool<'t> {
         &self.config
     }
 
-    /// Keeps the memory at a block's addresses in place until [`unpin`](Self::unpin), even after the block is freed:
-    /// for addresses registered elsewhere (a communication library, another process). All handles under the block stay,
-    /// so a small block may pin a lot of memory. O(pages of the block).
+    /// Keeps the memory at a block's addresses in place until [`unpin`](Self::unpin), even after the block is freed.
+    /// This is for addresses registered elsewhere, with a communication library or in another process. All handles
+    /// under the block stay, so a small block may pin a lot of memory. O(pages of the block).
     ///
     /// # Errors
-    /// [`FreeError::Unknown`] if the block is not one of this pool's.
+    /// [`FreeError::Unknown`] if the block does not belong to this pool.
     pub fn pin(&mut self, block: &Block) -> Result<(), FreeError> {
         self.chunks.link_of(block).ok_or(FreeError::Unknown)?;
         self.pin_range(block.range());
         Ok(())
     }
 
-    /// Keeps the memory at a range of addresses in place, as [`pin`](Self::pin) does for a block: for a part of a block
-    /// in use, or for pieces into which an allocator has cut a block. O(pages).
+    /// Keeps the memory at a range of addresses in place, as [`pin`](Self::pin) does for a block. The range may be a
+    /// part of a block in use, or a piece that another allocator has cut from a block. O(pages).
     pub fn pin_range(&mut self, range: AddrRange) {
         self.change_pins(range, |pins| pins.saturating_add(1));
     }
 
-    /// Undoes one [`pin`](Self::pin) of a block that has, or had, these addresses, or one
+    /// Undoes one [`pin`](Self::pin) of the block that has or had these addresses, or one
     /// [`pin_range`](Self::pin_range). O(pages).
     pub fn unpin(&mut self, range: AddrRange) {
         self.change_pins(range, |pins| pins.saturating_sub(1));
@@ -210,7 +210,7 @@ impl<'t> PagePool<'t> {
         }
         let base = self.config.addresses.start().get();
         let page_bytes = self.config.page_bytes;
-        // Pages of addresses are counted in 32 bits.
+        // The number of pages of addresses fits 32 bits.
         let mut page = ((range.start().get() - base) / page_bytes) as u32;
         let end = (range.end().get() - base).div_ceil(page_bytes) as u32;
         while page < end {
@@ -243,7 +243,7 @@ impl BestFit for PagePool<'_> {
         }
     }
 
-    // Inlined, because otherwise the block would be returned through memory and be read before it is written out.
+    // Inlined: otherwise the block would be returned through memory, and its load would stall on that store.
     #[inline(always)]
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
         let need = self.chunks.need(request).ok()?;
@@ -328,8 +328,7 @@ impl BestFit for PagePool<'_> {
 }
 
 impl PagePool<'_> {
-    /// Searches by FIT1 and FIT2, among chunks as they are joined now. Returns `None` if memory may be missing behind
-    /// the chunk.
+    /// Searches by FIT1 and FIT2, without joining chunks. Returns `None` if the chunk found may lack memory.
     #[inline]
     fn search_now(&mut self, need: Need, request: &Request) -> Option<Candidate> {
         let found = self.chunks.search_now(need, request)?;
@@ -342,7 +341,7 @@ impl PagePool<'_> {
             .search_fully(need, request, looks, |chunks| chunks.sweep_some(looks))
     }
 
-    /// Returns whether some page of a chunk may have no memory.
+    /// Returns whether a page of the chunk may have no memory.
     #[inline]
     fn is_hollow(&self, found: &Candidate) -> bool {
         self.chunks.chunk(found.link).is_hollow()
@@ -353,7 +352,7 @@ impl PagePool<'_> {
             .out_of_memory(need, request, growth, &self.report())
     }
 
-    /// Tries the last resorts before an error: joins free chunks that streams kept apart, and examines all chunks.
+    /// Makes a last attempt before an error: joins free chunks that streams keep apart, and examines all chunks.
     #[cold]
     fn alloc_slowly(&mut self, need: Need, request: &Request) -> Result<Grant, AllocError> {
         let mut found = self.search_fully(need, request, u32::MAX);

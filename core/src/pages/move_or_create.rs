@@ -1,5 +1,5 @@
-//! The source of a plan's memory: reused cached mappings, idle handles that move, and new handles; and the handles that
-//! the plan releases.
+//! Finds the memory for a plan: cached mappings to reuse, idle handles to move, and new handles. Also finds the handles
+//! that the plan releases.
 
 use core::ops::Range;
 
@@ -11,8 +11,8 @@ use super::{Backing, Link, PagePool};
 use crate::engine::LOOKS;
 use crate::error::Cause;
 
-/// Maximum number of fruitless looks for handles to move while more can be created. They cost a small part of a driver
-/// call.
+/// Maximum number of fruitless looks for handles to move while new ones can be created. These looks cost a small part
+/// of the time of a driver call.
 const FEW_LOOKS: u32 = LOOKS / 16;
 
 impl PagePool<'_> {
@@ -23,7 +23,7 @@ impl PagePool<'_> {
         wanted: IdleSearch<'_>,
         squeeze: bool,
     ) -> Result<(), NoPlan> {
-        // The memory next to the block can carry only one stream's point.
+        // The memory next to the block can carry the point of only one stream.
         let user = wanted.user.filter(|_| plan.wait.is_none());
         let wanted = IdleSearch { user, ..wanted };
         let mut page = self.chunks.chunk(plan.target).start / self.page;
@@ -34,8 +34,8 @@ impl PagePool<'_> {
         let mut idle = IdleHandles::default();
         if can_move && (must_move || self.moves_early(gap)) {
             idle = self.find_idle(IdleSearch {
-                // Memory that queued work uses moves only if it must: its old place is unusable until that work is
-                // done.
+                // Memory that queued work uses moves only if it must, because its old place cannot be used until that
+                // work is done.
                 user: wanted.user.filter(|_| must_move),
                 pages: gap,
                 most: gap,
@@ -52,8 +52,8 @@ impl PagePool<'_> {
         self.release_for(plan, wanted, squeeze)
     }
 
-    /// Reuses the cached mappings under the target where possible, and has the others unmapped. Returns the number of
-    /// pages that still lack memory.
+    /// Reuses the cached mappings under the target where possible, and lets the plan unmap the others. Returns the
+    /// number of pages that still lack memory.
     fn reuse_and_clear(
         &mut self,
         plan: &mut PagePlan,
@@ -97,7 +97,7 @@ impl PagePool<'_> {
         Ok(gap)
     }
 
-    /// Returns whether a mapping is cached and the last search saw that its handle was idle.
+    /// Returns whether a mapping is cached, its handle was idle in the last search, and the handle may lie there.
     fn can_reuse(&self, plan: &PagePlan, mapping: MappingLink) -> bool {
         let record = self.pages.mapping(mapping);
         let handle = self.pages.handle(record.handle);
@@ -107,8 +107,8 @@ impl PagePool<'_> {
             && self.may_lie(plan, record.handle, record.page)
     }
 
-    /// Returns whether an idle handle may move to a page: if all its new pages belong to the target, which takes over
-    /// its queued work, or if no queued work uses the handle.
+    /// Returns whether an idle handle may move to a page. It may if no queued work uses the handle, or if all its new
+    /// pages belong to the target, which takes over the queued work.
     fn may_lie(&self, plan: &PagePlan, handle: HandleLink, page: u32) -> bool {
         let record = self.pages.handle(handle);
         let from = self.chunks.chunk(plan.target).start;
@@ -116,7 +116,7 @@ impl PagePool<'_> {
         inside || self.chunks.pending(Link(record.source)).is_none()
     }
 
-    /// Returns the next adjacent pages that lack memory.
+    /// Returns the next run of pages that lack memory.
     fn next_gap(&self, from: u32, behind: u32) -> Option<(u32, u32)> {
         let pages = &self.pages;
         let state = |page: u32| pages.mapping(pages.at(page)).state;
@@ -131,7 +131,7 @@ impl PagePool<'_> {
         (first < behind).then_some((first, end))
     }
 
-    /// Moves idle handles to `pages`, as long as they fit. Returns the first page that gets no memory.
+    /// Moves idle handles to `pages`, as long as they fit. Returns the first page that got no memory.
     fn move_into(
         &mut self,
         plan: &mut PagePlan,
@@ -170,7 +170,8 @@ impl PagePool<'_> {
         Ok(page)
     }
 
-    /// Returns whether a handle may have one more mapping: it has few, or its oldest cached one can be unmapped.
+    /// Returns whether a handle may have one more mapping. If it has as many as it may have, the plan unmaps the oldest
+    /// cached one that can be unmapped.
     fn make_room_for_mapping(&mut self, plan: &mut PagePlan, handle: HandleLink) -> bool {
         let (mut mapping, mut oldest) = (self.pages.handle(handle).first, MappingLink::NIL);
         let mut mappings = 0;
@@ -210,8 +211,8 @@ impl PagePool<'_> {
         Some(())
     }
 
-    /// Releases idle handles to the extent that creating would otherwise exceed the bytes that may be held, or the
-    /// memory of the driver. From now on, the bytes to create count.
+    /// Lets the plan release idle handles, if creating memory would otherwise exceed the bytes that may be held, or if
+    /// the driver has no more memory. From now on, the bytes to create count as held.
     fn release_for(
         &mut self,
         plan: &mut PagePlan,
@@ -222,7 +223,7 @@ impl PagePool<'_> {
             self.chunks.taken_bytes(),
             self.max_bytes_within(plan.max_bytes()),
         );
-        // If the driver has no more memory, all idle memory makes room.
+        // If the driver has no more memory, as much must be released as is created.
         let bytes = match plan.creating {
             0 => 0,
             creating if squeeze => creating,
@@ -243,7 +244,7 @@ impl PagePool<'_> {
         Ok(())
     }
 
-    /// Returns the query for handles to release until the plan releases `bytes`, but at most `most`.
+    /// Returns a query for handles to release, until the plan releases at least `bytes` bytes, and at most `most`.
     pub(super) fn releasable(&self, plan: &PagePlan, bytes: u64, most: u64) -> IdleSearch<'static> {
         let page_bytes = self.config.page_bytes;
         let pages = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);

@@ -1,18 +1,19 @@
 //! The driver calls of a plan, in order, and the immediate effect of each outcome.
 //!
-//! 1. Unmap cached mappings in the way, and all mappings of handles to release, the active one last; release a handle
-//!    when its last mapping is gone. So memory is released before more is created.
-//! 2. Create and map, by address. A moved handle is mapped a second time.
-//! 3. Set access for each run of pages newly mapped.
+//! 1. Unmap the cached mappings in the way, and all mappings of handles to release, the active one last. Release a
+//!    handle when its last mapping is gone. So memory is released before more is created.
+//! 2. Create and map, in address order. A moved handle is mapped a second time.
+//! 3. Set access for each run of newly mapped pages.
 //!
-//! A refusal reverses the plan: its mappings are unmapped and its handles released. If the driver refuses that, too,
-//! the memory is *lost*: it counts as held permanently, and is never used.
+//! If the driver refuses a call, the plan is reversed: its new mappings are unmapped and its new handles released. If
+//! the driver refuses one of these calls as well, the memory is *lost*: it counts as held permanently, and is never
+//! used.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{PagePlan, PagePool};
 use crate::units::{Addr, AddrRange};
 
-/// One driver call. Handles are numbers below the length of the table of handles; the front end maps them to the
+/// One driver call. Handles are numbers below the length of the table of handles; the caller translates them to the
 /// driver's own handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageCall {
@@ -20,10 +21,10 @@ pub enum PageCall {
     Create {
         /// The number of the new handle.
         handle: u32,
-        /// Whole pages.
+        /// Size, in whole pages.
         bytes: u64,
     },
-    /// Map a whole handle. It may be mapped elsewhere already.
+    /// Map a whole handle, which may already be mapped elsewhere.
     Map {
         /// The handle.
         handle: u32,
@@ -35,7 +36,7 @@ pub enum PageCall {
         /// The addresses; they may span several mappings.
         range: AddrRange,
     },
-    /// Undo one map. No queued work uses the memory there.
+    /// Undo one map. No queued work uses the memory at these addresses.
     Unmap {
         /// The handle.
         handle: u32,
@@ -46,7 +47,7 @@ pub enum PageCall {
     Release {
         /// The handle.
         handle: u32,
-        /// Its size.
+        /// The handle's size.
         bytes: u64,
     },
 }
@@ -77,9 +78,9 @@ pub(super) enum Phase {
     Access(MappingLink),
     /// Every call was made.
     Done,
-    /// Every call was made, and the limit still allows the created memory: the plan will be committed.
+    /// Every call was made, and the limit still allows the created memory, so the plan will be committed.
     Agreed,
-    /// The plan failed: undo the first of `maps`.
+    /// The plan failed: next, undo the first of `maps`.
     Undo,
     UndoMap(MappingLink),
     UndoCreate(HandleLink),
@@ -87,8 +88,9 @@ pub(super) enum Phase {
 }
 
 impl PagePool<'_> {
-    /// Returns the call to make next, the same until [`done`](Self::done) or [`refused`](Self::refused) reports its
-    /// outcome; `None` when only [`finish`](Self::finish) is left. O(1), plus one step for each mapping that is reused.
+    /// Returns the call to make next, or `None` if only [`finish`](Self::finish) is left. Returns the same call until
+    /// [`done`](Self::done) or [`refused`](Self::refused) reports its outcome. O(1), plus one step for each mapping
+    /// that is reused.
     pub fn next_call(&mut self, plan: &mut PagePlan) -> Option<PageCall> {
         if plan.owner != self.chunks.id() {
             return None;
@@ -131,14 +133,14 @@ impl PagePool<'_> {
                     });
                 }
                 Phase::Undo => plan.phase = self.next_undo(plan),
-                // A limit that is lowered from here on counts the plan's memory as held.
+                // From here on, a lowered limit no longer undoes the plan: its memory counts as held.
                 Phase::Done => plan.phase = Phase::Agreed,
                 Phase::Agreed | Phase::Failed => return None,
             }
         }
     }
 
-    /// Returns whether the plan creates memory that may no longer be held.
+    /// Returns whether the plan creates memory that the limit no longer allows.
     fn passes_limit(&self, plan: &PagePlan) -> bool {
         plan.creating > 0 && self.chunks.taken_bytes() > self.max_bytes()
     }
@@ -180,14 +182,14 @@ impl PagePool<'_> {
         };
     }
 
-    /// Reports that the driver refused the call: the following calls undo the plan.
+    /// Reports that the driver refused the call. The next calls undo the plan.
     pub fn refused(&mut self, plan: &mut PagePlan) {
         if plan.owner != self.chunks.id() {
             return;
         }
         match plan.phase {
             Phase::Release(handle, next) => {
-                // The handle is mapped nowhere, and was not taken back.
+                // The handle is no longer mapped, but the driver did not take it back.
                 self.uncount(self.pages.handle(handle).pages);
                 self.lose(handle);
                 plan.phase = Phase::Unmap(next);
@@ -215,7 +217,7 @@ impl PagePool<'_> {
         }
     }
 
-    /// Loses a handle whose memory counts as under way with the plan.
+    /// Marks a handle created by the plan as lost. Its bytes no longer count as under way with the plan.
     fn lose_created(&mut self, plan: &mut PagePlan, handle: HandleLink) {
         let bytes = self.page_bytes(self.pages.handle(handle).pages);
         let counted = bytes.min(plan.departed);
@@ -224,7 +226,7 @@ impl PagePool<'_> {
         self.lose(handle);
     }
 
-    /// Marks the handle as lost: held permanently, and unusable.
+    /// Marks a handle as lost: it is held permanently, and unusable.
     fn lose(&mut self, handle: HandleLink) {
         self.pages.handle_mut(handle).state = HandleState::Lost;
         let bytes = self.page_bytes(self.pages.handle(handle).pages);
@@ -266,17 +268,17 @@ impl PagePool<'_> {
         self.uncount(record.pages);
         self.pages.remove_handle(handle);
         plan.released += bytes;
-        // Memory created in its place counts from now on.
+        // The memory to create in its place counts from now on.
         let more = bytes.min(plan.departing());
         plan.departed += more;
         self.chunks.depart(more);
     }
 
-    /// Takes `pages` pages off the held bytes.
+    /// Subtracts `pages` pages from the held bytes.
     fn uncount(&mut self, pages: u32) {
         self.chunks.unhold(u64::from(pages) * u64::from(self.page));
         if self.chunks.reserved_bytes() == 0 {
-            // Memory that is held later starts a new count of frees.
+            // The count of freed bytes starts again with the next memory.
             self.freed_bytes = 0;
         }
     }
@@ -310,7 +312,7 @@ impl PagePool<'_> {
         Phase::Done
     }
 
-    /// Returns the last of the adjacent newly mapped places that start with this one.
+    /// Returns the last mapping of the run of adjacent new mappings that starts with this one.
     fn last_of_run(&self, mapping: MappingLink) -> MappingLink {
         let mut last = mapping;
         loop {
@@ -326,7 +328,7 @@ impl PagePool<'_> {
         }
     }
 
-    /// Reverses a plan: mappings not yet unmapped stay, new mappings are removed.
+    /// Reverses a plan: mappings that are not yet unmapped stay, and new mappings are removed.
     pub(super) fn fail_plan(&mut self, plan: &mut PagePlan) {
         let mut mapping = match plan.phase {
             Phase::Begin => plan.unmaps.first,
@@ -369,7 +371,7 @@ impl PagePool<'_> {
         Phase::Undo
     }
 
-    /// Removes a mapping that the driver does not have, and its handle if the plan was to create it.
+    /// Removes a mapping that the driver does not have, and its handle if the plan would have created it.
     fn forget_map(&mut self, mapping: MappingLink) -> Phase {
         let handle = self.pages.mapping(mapping).handle;
         self.pages.remove_mapping(mapping);

@@ -1,13 +1,13 @@
 //! A plan of driver calls: when a plan is made, and how it ends.
 //!
-//! A plan owns everything that it touches from the moment it is built: the chunks of its *target*, which are the block
-//! and the rest of its first and last page; the pages under them; and the handles that it moves, reuses or releases.
-//! From then on, the pages where these lie count as without memory for any other request. Building takes every record
-//! that the plan will ever need, so that neither its success nor its failure can lack a record.
+//! From the moment it is built, a plan owns everything that it touches: the chunks of its *target* (the block, and the
+//! rest of its first and last page), the pages under them, and the handles that it moves, reuses or releases. For all
+//! other requests, the pages where these handles lie count as having no memory. Building a plan takes every record that
+//! it will need, so neither success nor failure can run out of records.
 //!
 //! After success, the memory is at the target, and the old mappings of moved handles are cached. After failure, every
-//! chunk is as before, but marked as hollow; the range may have grown by addresses without memory, and cached mappings
-//! that were in the way are gone.
+//! chunk is as before, but is marked as hollow. The range may have grown by addresses without memory, and cached
+//! mappings that were in the way may be gone.
 
 use super::idle::IdleSearch;
 use super::page_calls::{MappingList, Phase};
@@ -20,21 +20,22 @@ use crate::stream::{StreamId, StreamPoint};
 use crate::units::AddrRange;
 use heapless::Vec;
 
-/// Maximum number of gaps of a layout that are backed at a time.
+/// Maximum number of gaps in a layout that get memory in one call.
 const MAX_GAPS: usize = 64;
 
-/// Driver calls to make, and the permission to make them: the plan owns everything that they touch.
+/// Driver calls to make, and the permission to make them, because the plan owns everything that they touch.
 ///
-/// It ends with [`PagePool::finish`] after the last call; a dropped plan permanently keeps the memory that it touches.
+/// After the last call, [`PagePool::finish`] ends the plan. A dropped plan permanently keeps the memory that it
+/// touches.
 #[derive(Debug)]
 #[must_use = "what a plan touches is out of use until it is finished"]
 pub struct PagePlan {
     pub(super) phase: Phase,
-    /// Mappings to unmap: cached ones in the way, and all those of handles to release.
+    /// Mappings to unmap: cached mappings in the way, and all mappings of handles to release.
     pub(super) unmaps: MappingList,
-    /// Mappings to reuse, then those to map, by address.
+    /// Mappings to reuse, and then new mappings, in address order.
     pub(super) maps: MappingList,
-    /// First chunk of the target, the granule behind its last one, and the chunk of the block.
+    /// First chunk of the target, the first granule after the target, and the chunk of the block.
     pub(super) target: Link,
     pub(super) behind: u32,
     pub(super) block: Link,
@@ -42,14 +43,14 @@ pub struct PagePlan {
     pub(super) point: Stored,
     pub(super) wait: Option<StreamPoint>,
     purpose: Purpose,
-    /// Bytes to create, and how many of them count as under way.
+    /// Bytes to create, and the part of them that counts as under way.
     pub(super) creating: u64,
     pub(super) departed: u64,
     pub(super) releasing: u64,
     /// Bytes released so far.
     pub(super) released: u64,
     pub(super) owner: AllocatorId,
-    /// Whether the driver refused to undo a mapping of the target, whose addresses are unusable then.
+    /// Whether the driver refused to undo a mapping of the target. The addresses of the target are then unusable.
     pub(super) lost: bool,
 }
 
@@ -74,8 +75,8 @@ impl PagePlan {
         }
     }
 
-    /// Returns whether every call was made and none refused. A plan that succeeded without a block made room for
-    /// another plan.
+    /// Returns whether every call was made and none was refused. If the plan succeeded but returned no block, it made
+    /// room for another plan.
     pub const fn succeeded(&self) -> bool {
         matches!(self.phase, Phase::Agreed)
     }
@@ -98,7 +99,7 @@ impl PagePlan {
         }
     }
 
-    /// Returns the bytes to create that do not count as under way yet.
+    /// Returns the part of the bytes to create that does not yet count as under way.
     pub(super) const fn departing(&self) -> u64 {
         self.creating - self.departed
     }
@@ -111,8 +112,8 @@ pub(super) enum Purpose {
     Release,
     /// Serve a block.
     Block(Request),
-    /// Put memory behind addresses of a layout, for later blocks, with the point until which work uses it. No more
-    /// than `max_bytes` are held for it.
+    /// Put memory behind addresses of a layout, for later blocks. Queued work uses this memory until `point`. The pool
+    /// may hold at most `max_bytes` for it.
     Backing {
         point: Option<StreamPoint>,
         max_bytes: u64,
@@ -122,9 +123,9 @@ pub(super) enum Purpose {
 /// The reason why no plan can be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NoPlan {
-    /// The chunk table has no record for it.
+    /// The chunk table has no record left.
     Table,
-    /// The tables of pages have no record for it.
+    /// The tables of pages have no record left.
     Pages,
     /// Another plan, or queued work, uses a page of the place.
     Busy,
@@ -137,16 +138,17 @@ pub(super) struct Spot<'r> {
     pub(super) found: Candidate,
     pub(super) need: Need,
     pub(super) request: &'r Request,
-    /// The request whose stream's idle memory may move to the place; `None` if only memory that no work uses may.
+    /// The request on whose stream queued work may still use the memory that moves to the place. `None` if no queued
+    /// work may use that memory.
     pub(super) user: Option<&'r Request>,
-    /// Number of further pages after the place that get memory, too.
+    /// Number of further pages, after the place, that also get memory.
     pub(super) ahead: u32,
     /// Whether the driver has no more memory.
     pub(super) squeeze: bool,
 }
 
 impl PagePool<'_> {
-    /// Returns how many times [`plan_forgetting`](Self::plan_forgetting) must run to see all cached mappings; 0 if
+    /// Returns how many times [`plan_forgetting`](Self::plan_forgetting) must run to see all cached mappings, or 0 if
     /// there are none.
     pub(super) fn searches_for_cached(&self) -> u32 {
         let mappings = &self.pages.mappings;
@@ -156,8 +158,7 @@ impl PagePool<'_> {
         mappings.capacity().div_ceil(LOOKS)
     }
 
-    /// Returns a plan that unmaps cached mappings of the next records; examines as many records as a search examines
-    /// chunks.
+    /// Returns a plan that unmaps the cached mappings among the next [`LOOKS`] records.
     pub(super) fn plan_forgetting(&mut self) -> Option<PagePlan> {
         let mut plan = PagePlan::new(self.chunks.id());
         let records = self.pages.mappings.capacity();
@@ -176,8 +177,8 @@ impl PagePool<'_> {
     }
 
     /// Returns plans that put memory behind the unmapped addresses of a range of a layout; see
-    /// [`Shared::back`](crate::Shared::back). All plans are made before the first call, so that nothing has moved if
-    /// one of them cannot be made; the result is `None` then.
+    /// [`Shared::back`](crate::Shared::back). All plans are made before the first call. Returns `None` if one of them
+    /// cannot be made; nothing has then moved.
     pub(super) fn plan_backing(
         &mut self,
         range: AddrRange,
@@ -190,7 +191,7 @@ impl PagePool<'_> {
             return None;
         }
         if let Some(point) = point {
-            // Memory that the stream may use until then carries its point.
+            // The memory will carry this point of the stream.
             self.chunks.note(point.stream);
         }
         let purpose = Purpose::Backing { point, max_bytes };
@@ -209,13 +210,13 @@ impl PagePool<'_> {
                 plans.into_iter().for_each(|plan| self.abandon(plan));
                 return None;
             };
-            // `is_full` found room.
+            // There is room, because `is_full` was false.
             plans.push(plan).ok();
         }
         Some(plans)
     }
 
-    /// Returns a plan that puts memory behind adjacent addresses without any.
+    /// Returns a plan that puts memory behind adjacent addresses that have none.
     fn plan_backing_gap(
         &mut self,
         unmapped: AddrRange,
@@ -227,8 +228,8 @@ impl PagePool<'_> {
         let need = self.chunks.need(&request).ok()?;
         let (_, end) = self.granules_of(unmapped);
         self.grow_range_to(end)?;
-        // Without a stream only memory that no queued work uses moves: the addresses are free again immediately,
-        // without a point. And no memory of the layout itself moves, since all of it must have memory.
+        // Without a stream, only memory that no queued work uses moves, because the addresses will be free without a
+        // point. No memory of the layout itself moves, because the whole layout must have memory.
         let found = self.chunks.find_place(unmapped, need.size, None, stream);
         let place = Spot {
             found: found?,
@@ -264,19 +265,19 @@ impl PagePool<'_> {
         Ok(plan)
     }
 
-    /// Undoes a plan none of whose calls was made.
+    /// Undoes a plan of which no call was made.
     pub(super) fn abandon(&mut self, mut plan: PagePlan) {
         self.fail_plan(&mut plan);
-        // Nothing was mapped or created, so there is nothing to call.
+        // Nothing was mapped or created, so there is no call to make.
         let call = self.next_call(&mut plan);
         debug_assert!(call.is_none(), "an abandoned plan wants a call: {call:?}");
         self.finish(plan);
     }
 
-    /// Ends a plan after its last call. Returns the block, if the plan was for one and no call was refused.
+    /// Ends a plan after its last call. Returns the block, if the plan was for a block and no call was refused.
     ///
-    /// A plan with calls left is undone as far as that needs no calls; everything else that it touched stays out of
-    /// use. A plan of another allocator changes nothing.
+    /// If calls are left, the plan is undone only as far as this needs no calls; everything else that it touched stays
+    /// out of use. A plan of another allocator changes nothing.
     pub fn finish(&mut self, plan: PagePlan) -> Option<Grant> {
         let mut plan = plan;
         if plan.owner != self.chunks.id() || self.next_call(&mut plan).is_some() {
@@ -284,7 +285,7 @@ impl PagePool<'_> {
         }
         self.chunks.arrive(plan.departed);
         if plan.lost {
-            // The target stays as it is, like that of a dropped plan.
+            // The target stays out of use, like that of a dropped plan.
             return None;
         }
         self.plans = self.plans.saturating_sub(1);
@@ -298,7 +299,7 @@ impl PagePool<'_> {
 
     fn commit_plan(&mut self, plan: &PagePlan) -> Option<Grant> {
         let mut mapping = plan.maps.first;
-        // The work that still uses the moved memory, all of it on the request's stream.
+        // The latest work that still uses the moved memory. All of this work is on the request's stream.
         let mut latest: Option<StreamPoint> = None;
         while mapping.is_some() {
             let record = *self.pages.mapping(mapping);
@@ -338,7 +339,7 @@ impl PagePool<'_> {
                 wait: plan.wait,
             }),
             Purpose::Backing { point: uses, .. } => {
-                // No point is too far ahead: its stream has only advanced since the plan was made.
+                // The point is not too far ahead, because its stream has only advanced since the plan was made.
                 let uses = uses.and_then(|point| self.chunks.stored(point).flatten());
                 self.chunks.free_filling(plan.block, false, uses);
                 None

@@ -1,47 +1,52 @@
-//! The figures that decide what to move and how much to create.
+//! The figures that decide which memory moves, and how much memory is created.
 //!
-//! docs/guide/src/moving.md gives the reasons for them.
+//! A *unit* is the `unit_bytes` of the configuration, 20 MiB by default. The reasons for the figures are in
+//! docs/guide/src/moving.md.
 
 use super::{Backing, PagePool};
 
-/// Threshold in driver calls per ten units held. While a young pool (one that has freed less than it holds) is below
-/// it, growth creates only the missing pages, so a program's first blocks take no excess memory.
+/// A young pool creates only the missing pages while it has made fewer driver calls than this for every ten units held.
+/// A pool is young while it has freed less than it holds. So a program's first blocks take no excess memory.
 const YOUNG_CALLS: u64 = 14;
-/// Threshold in driver calls per ten units held, for a pool that is no longer young: as many calls as expandable
-/// segments make (for each unit a create and a map, and for most units a call that grants access).
+/// An older pool creates only the missing pages while it has made fewer driver calls than this for every ten units
+/// held. Expandable segments make about as many calls: a create and a map for every unit, and a call that grants access
+/// for most units.
 const EXACT_CALLS: u64 = 28;
-/// Threshold in driver calls per ten units held, below which idle handles are moved although new ones could be created:
-/// four fifths of two calls per unit, the least that expandable segments need.
+/// Idle handles move, even if new ones could be created, while the pool has made fewer driver calls than this for every
+/// ten units held. This is four fifths of two calls per unit, the least that expandable segments need.
 const MOVING_CALLS: u64 = 16;
-/// Tenths of a unit: the held bytes grow to a multiple of this once calls must be saved.
+/// When a pool creates pages ahead, to save calls, its held bytes grow to a multiple of this many tenths of a unit.
 const AHEAD: u64 = 13;
-/// Minimum tenths of a unit held before growth creates pages ahead, because in a small pool every page counts.
+/// A pool that holds fewer tenths of a unit than this creates no pages ahead, because in a small pool every page
+/// counts.
 const LEAST: u64 = 8;
-/// Maximum tenths of a unit in one handle, unless the pool is large ([`HANDLE_DIVISOR`]).
+/// Maximum size of a handle in tenths of a unit. In a large pool, handles may be larger ([`HANDLE_DIVISOR`]).
 const HANDLE: u64 = 16;
-/// Divisor of the held bytes that gives the largest handle of a large pool, so that it needs no more calls than a small
-/// one.
+/// In a large pool, a handle may be as large as the held bytes divided by this. The number of calls then does not grow
+/// with the pool.
 const HANDLE_DIVISOR: u64 = 256;
-/// Once the held bytes reach the limit divided by this, [`LIMIT_DIVISOR`] and [`ROOM_DIVISOR`] bound the size of a
-/// handle.
+/// A pool is near its limit once it holds the limit divided by this. [`LIMIT_DIVISOR`] and [`ROOM_DIVISOR`] then bound
+/// the size of a handle.
 const LIMIT_NEAR_DIVISOR: u64 = 4;
-/// Divisor of the limit that gives the largest handle near the limit, because a block keeps the whole of the handles at
-/// its ends.
+/// Near the limit, a handle is no larger than the limit divided by this. A block keeps the handles at its two ends in
+/// place even if it uses only a part of them, and smaller handles waste less.
 const LIMIT_DIVISOR: u64 = 2048;
-/// Divisor of the rest of the limit that gives the largest handle near the limit, so that the last handles fit closely.
+/// Near the limit, a handle is also no larger than the bytes left under the limit divided by this, so that the last
+/// handles come close to the limit.
 const ROOM_DIVISOR: u64 = 16;
-/// The largest handle for a layout is the bytes held once the handle's run of pages is created, divided by this.
+/// A handle for a layout is no larger than the bytes held after the growth, divided by this. It may be large, because a
+/// layout is used as a whole.
 const LAYOUT_DIVISOR: u64 = 16;
-/// Maximum number of handles that a plan creates for one run of pages. A larger run gets larger handles.
+/// Maximum number of handles that a plan creates for one run of adjacent pages. A longer run gets larger handles.
 const HANDLES_A_RUN: u32 = 256;
 
 impl PagePool<'_> {
-    /// Returns the bytes that may be held: the limit, or a lower budget, in whole pages.
+    /// Returns how many bytes may be held, in whole pages: the limit, or the budget if that is lower.
     pub(super) fn max_bytes(&self) -> u64 {
         self.max_bytes_within(u64::MAX)
     }
 
-    /// Returns the bytes that may be held for a purpose with its own limit of `bytes`.
+    /// Returns how many bytes may be held for a purpose that has its own limit of `bytes`.
     pub(super) fn max_bytes_within(&self, bytes: u64) -> u64 {
         let limit = self.chunks.limit_bytes().min(bytes);
         let max = match self.config.backing {
@@ -56,20 +61,21 @@ impl PagePool<'_> {
         self.max_bytes().saturating_sub(self.chunks.taken_bytes())
     }
 
-    /// Returns the pages that may still be created.
+    /// Returns the number of pages that may still be created.
     pub(super) fn room_pages(&self) -> u32 {
         self.whole_pages(self.room_bytes())
     }
 
-    /// Returns whether `calls`, added to those made before, would be fewer than `tenths` for every ten units held if
-    /// `pages` more pages were held.
+    /// Returns whether the pool, after `calls` more driver calls and with `pages` more pages, would have made fewer
+    /// than `tenths` calls for every ten units held.
     fn pays_for(&self, calls: u64, pages: u32, tenths: u64) -> bool {
         let after = self.chunks.taken_bytes() + self.page_bytes(pages);
         self.calls.saturating_add(calls) < after / (self.tenths_of_unit(100) / tenths).max(1)
     }
 
-    /// Returns the pages to create beyond `pages` at the end of the range: enough to make the held bytes a multiple of
-    /// 1.3 units ([`AHEAD`]), which saves calls.
+    /// Returns the number of pages to create ahead, when growth at the end of the range needs `pages` pages. They bring
+    /// the held bytes to a multiple of 1.3 units ([`AHEAD`]), which saves calls. 0 while the pool has made few calls,
+    /// is small, or would hold more than half of its limit.
     pub(super) fn pages_ahead(&self, pages: u32) -> u32 {
         let after = self.chunks.taken_bytes() + self.page_bytes(pages);
         let is_young = self.freed_bytes < after;
@@ -84,12 +90,12 @@ impl PagePool<'_> {
         self.whole_pages(bytes)
     }
 
-    /// Returns whether idle handles move for `pages` pages although more could be created.
+    /// Returns whether idle handles should move when `pages` pages need memory, even if new handles could be created.
     pub(super) fn moves_early(&self, pages: u32) -> bool {
         self.config.backing == Backing::Billed && self.pays_for(2, pages, MOVING_CALLS)
     }
 
-    /// Returns the maximum pages of one handle when `pages` adjacent ones are to be created.
+    /// Returns the maximum number of pages in one handle when a run of `pages` pages is created.
     pub(super) fn max_pages_of_handle(&self, pages: u32, of_layout: bool) -> u32 {
         let after = self.chunks.taken_bytes() + self.page_bytes(pages);
         if of_layout {

@@ -1,7 +1,7 @@
 //! Releasing idle memory, and the counters of pages.
 //!
-//! Addresses are kept, and so are the bytes of the floor. Pinned memory stays, and so does memory that queued work may
-//! still use through any of its mappings, as an unmap does not wait for that work.
+//! A release keeps the addresses and the bytes of the floor. It also keeps pinned memory, and memory that queued work
+//! may still use through any of its mappings, because an unmap does not wait for that work.
 
 use super::idle::IdleSearch;
 use super::{PagePlan, PagePool};
@@ -11,29 +11,30 @@ use crate::stats::PoolStats;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PageStats {
-    /// Pieces of physical memory held.
+    /// Number of handles held, that is, of pieces of physical memory.
     pub handles: u32,
-    /// Mappings through which handles are used, one for each handle.
+    /// Number of mappings through which handles are used, one for each handle.
     pub active_mappings: u32,
-    /// Mappings that the driver has and no block uses.
+    /// Number of mappings that the driver has and no block uses.
     pub cached_mappings: u32,
-    /// Mappings that the driver refused to undo; their handles cannot be released.
+    /// Number of mappings that the driver refused to undo. Their handles cannot be released.
     pub lost_mappings: u32,
-    /// Bytes of handles that no block touches and no pin holds: memory that could move, as far as one search sees.
+    /// Bytes of handles that no block touches and no pin holds. This memory could move. A search is bounded, so there
+    /// may be more.
     pub idle_bytes: u64,
     /// Bytes of addresses ever used, mapped or unmapped.
     pub address_bytes: u64,
-    /// Bytes that the pool cannot use and the driver has not taken back, after it refused to undo a plan. They count
+    /// Bytes that the pool cannot use and the driver has not taken back, because it refused to undo a plan. They count
     /// against the limit.
     pub lost_bytes: u64,
-    /// Chunks, handles and runs of pages that searches have examined without success so far.
+    /// Number of chunks, handles and runs of pages that searches have examined without success so far.
     pub looks: u64,
 }
 
 impl PagePool<'_> {
     /// Returns a plan that releases at least `wanted_bytes` of idle memory, or as much as there is and the floor
-    /// allows; `None` if nothing can be released. Handles in the largest chunks go first. A plan comes from one search,
-    /// which ends after 1,024 handles: the next plan releases the rest.
+    /// allows. Returns `None` if nothing can be released. Handles in the largest chunks are released first. A plan
+    /// comes from one search, which ends after 1,024 handles; the next plan then releases more.
     pub fn plan_release(&mut self, wanted_bytes: u64) -> Option<PagePlan> {
         let held = self.chunks.reserved_bytes();
         let max = held.saturating_sub(self.config.floor_bytes);
@@ -59,10 +60,10 @@ impl PagePool<'_> {
         Some(plan)
     }
 
-    /// Returns how far the limit could be lowered now: the bytes held or under way, and those of them that would stay
-    /// if [`plan_release`](Self::plan_release) released all it can: memory of blocks and queued work, pinned memory,
-    /// the floor, and lost memory. Exact unless a search ends before it has seen all handles. O(idle handles), and
-    /// O(chunks) if streams have points.
+    /// Returns how far the limit could be lowered now: the bytes held or under way, and the part of them that would
+    /// stay if [`plan_release`](Self::plan_release) released all it can. These stay: memory of blocks and of queued
+    /// work, pinned memory, the floor, and lost memory. The result is exact unless the search ends before it has seen
+    /// all handles. O(idle handles), and O(chunks) if streams have points.
     pub(super) fn stats_of_pages(&mut self) -> PoolStats {
         let held = self.chunks.reserved_bytes();
         let max = held.saturating_sub(self.config.floor_bytes);
@@ -82,8 +83,8 @@ impl PagePool<'_> {
         self.lost
     }
 
-    /// Returns the counters of pages; handles and mappings that a plan under way creates are counted. O(idle
-    /// handles).
+    /// Returns the counters of pages and handles. They include handles and mappings that a plan under way creates.
+    /// O(idle handles).
     pub fn page_stats(&mut self) -> PageStats {
         let idle = self.find_idle(IdleSearch::new(None, u32::MAX));
         let (handles, mappings) = (&self.pages.handles, &self.pages.mappings);

@@ -1,9 +1,9 @@
 //! The tables of pages: the physical memory that is, or once was, behind each page of addresses.
 //!
-//! A *handle* is one piece of physical memory, a number of pages that are created and released together. A *mapping*
-//! is one place of a handle in the range of addresses. A handle may have several mappings; exactly one of them is
-//! *active*, the others are *cached*: the driver still has them, but no chunk with memory is there. Reusing a cached
-//! mapping costs no driver call.
+//! A *handle* is one piece of physical memory: a number of pages that are created and released together. A *mapping* is
+//! one place of a handle in the range of addresses. A handle may have several mappings. Exactly one of them is
+//! *active*. The others are *cached*: the driver still has them, but the addresses count as having no memory. Reusing a
+//! cached mapping costs no driver call.
 //!
 //! Handle h1 has moved from pages 0 and 1 to 6 and 7; h2 has not moved; pages 4 and 5 have no mapping:
 //!
@@ -21,25 +21,26 @@
 //!
 //! Invariants:
 //! * PAGE1 handles and mappings are in [slabs](crate::table::slab), whose vacant records use `chain`.
-//! * PAGE2 a page's entry names the mapping that the driver has there or a plan will put there. A mapping is in the
-//!   entries of its pages only: in all of them, unless it is on its way out, or is planned by a plan that failed.
-//! * PAGE3 the mappings of a handle are linked by `sibling` from `first`, the newest first and at most
-//!   [`MAPPINGS_A_HANDLE`]; `active` is one of them, or 0 while a plan creates the handle.
+//! * PAGE2 a page's entry names the mapping that the driver has there or that a plan will put there. A mapping is only
+//!   in the entries of its own pages. It is in all of them, unless it is being unmapped or belongs to a plan that
+//!   failed.
+//! * PAGE3 the mappings of a handle are linked by `sibling` from `first`, the newest first. There are at most
+//!   [`MAPPINGS_A_HANDLE`]. `active` is one of them, or 0 while a plan creates the handle.
 //!
-//! A foreign number leads to an empty record, never to a panic. All operations are O(pages of the handle) or better.
+//! An invalid number leads to an empty record, never to a panic. All operations are O(pages of the handle) or better.
 
 use crate::error::ConfigError;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::table::slab::{Record, Sink, Slab};
 
-/// Maximum number of mappings of one handle: cached ones are at most three times the active ones.
+/// Maximum number of mappings of one handle. So there are at most three times as many cached mappings as active ones.
 pub(super) const MAPPINGS_A_HANDLE: usize = 4;
 
-/// Number of a handle, 0 for none.
+/// Number of a handle; 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct HandleLink(pub(crate) u32);
 
-/// Number of a mapping, 0 for none.
+/// Number of a mapping; 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct MappingLink(pub(crate) u32);
 
@@ -99,31 +100,31 @@ pub(crate) enum HandleState {
     Vacant,
     /// A plan will create the handle.
     Planned,
-    /// The handle exists; only in this state can a plan choose it.
+    /// The handle exists, and a plan may choose it.
     Live,
-    /// A plan moves the handle, or reuses another mapping of it.
+    /// A plan moves the handle, or reuses another of its mappings.
     Chosen,
     /// A plan releases the handle.
     Leaving,
-    /// The driver refused to undo a plan, so the handle is held permanently, and unusable.
+    /// The driver refused to undo a plan, so the handle is held permanently and cannot be used.
     Lost,
 }
 
-/// One piece of physical memory. A record of a lent table.
+/// One piece of physical memory; a record of a lent table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Handle {
     pub(crate) pages: u32,
-    /// The mapping through which it is used.
+    /// The mapping through which the handle is used.
     pub(crate) active: MappingLink,
-    /// Head of its mappings.
+    /// First in the list of the handle's mappings.
     pub(crate) first: MappingLink,
-    /// The chunk in which it lies idle, as the last search saw it.
+    /// The chunk in which the handle was idle in the last search that found it.
     pub(crate) source: u32,
     /// Next in the list of idle handles, or of vacant records.
     pub(crate) chain: HandleLink,
     /// Number of pins.
     pub(crate) pins: u32,
-    /// The search that saw it idle.
+    /// Number of the last search that found the handle idle.
     pub(crate) mark: u32,
     pub(crate) state: HandleState,
 }
@@ -185,13 +186,13 @@ pub(crate) enum MappingState {
 }
 
 impl MappingState {
-    /// Returns whether the driver has the mapping and nothing takes its place.
+    /// Returns whether the driver has the mapping, and no plan unmaps it.
     pub(super) const fn stands(self) -> bool {
         !matches!(self, Self::Vacant | Self::Planned | Self::Leaving)
     }
 }
 
-/// One place of a handle. A record of a lent table.
+/// One place of a handle; a record of a lent table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mapping {
     /// First page.
@@ -199,10 +200,10 @@ pub struct Mapping {
     pub(crate) handle: HandleLink,
     /// Next mapping of the same handle.
     pub(crate) sibling: MappingLink,
-    /// Next in a plan, or of the vacant records.
+    /// Next in the list of a plan, or of vacant records.
     pub(crate) chain: MappingLink,
-    /// The last work that uses the memory through it, by stream and event, once the handle has moved away or a plan
-    /// takes it; 0 if there is none.
+    /// The last work that uses the memory through this mapping, as event and stream; event 0 if there is none. Set when
+    /// a plan takes the handle away.
     event: u64,
     stream: StreamId,
     pub(crate) state: MappingState,
@@ -220,7 +221,7 @@ impl Mapping {
         state: MappingState::Vacant,
     };
 
-    /// Returns the point that the work behind the mapping must pass; event 0 has always passed.
+    /// Returns the point after which no queued work uses the mapping. Event 0 is always reached.
     pub(crate) const fn point(&self) -> StreamPoint {
         StreamPoint {
             stream: self.stream,
@@ -258,16 +259,17 @@ impl Sink for Mapping {
 const _: () = assert!(size_of::<Mapping>() <= 32 && size_of::<Handle>() <= 40);
 const _: () = assert!(size_of::<PageEntry>() == 4);
 
-/// The tables lent to a paged allocator: one entry for each page of addresses it may use, one handle for each page of
-/// memory it may hold (fewer if it is known to hold larger pieces), and mappings for handles and their cached places,
-/// usually four times as many. One record of handles and one of mappings is reserved.
+/// The tables lent to a paged allocator. They need one entry for each page of addresses that it may use, and one handle
+/// for each page of memory that it may hold (fewer if the pieces are known to be larger). The mappings are for active
+/// and cached places of handles, usually four times as many as the handles. One record of handles and one of mappings
+/// is reserved.
 #[derive(Debug)]
 pub struct PageTables<'t> {
-    /// Pages of addresses.
+    /// One entry for each page of addresses.
     pub entries: &'t mut [PageEntry],
-    /// Pieces of physical memory.
+    /// Records of pieces of physical memory.
     pub handles: &'t mut [Handle],
-    /// Their places.
+    /// Records of the places of these pieces.
     pub mappings: &'t mut [Mapping],
 }
 
@@ -329,7 +331,7 @@ impl<'t> PageMap<'t> {
         entry.map_or(MappingLink::NIL, |entry| entry.0)
     }
 
-    /// Returns the first page behind a mapping.
+    /// Returns the first page after a mapping.
     pub(crate) fn end(&self, link: MappingLink) -> u32 {
         let mapping = self.mapping(link);
         mapping.page + self.handle(mapping.handle).pages
@@ -344,7 +346,7 @@ impl<'t> PageMap<'t> {
         })
     }
 
-    /// Adds a record for a place that a plan will map, and enters it at its pages.
+    /// Adds a record for a place that a plan will map, and enters the mapping at its pages.
     pub(crate) fn add_mapping(&mut self, handle: HandleLink, page: u32) -> Option<MappingLink> {
         let link = self.mappings.insert(Mapping {
             page,
@@ -368,14 +370,14 @@ impl<'t> PageMap<'t> {
         self.entries.get_mut(range).unwrap_or_default()
     }
 
-    /// Returns the first page from `page` on with a mapping, or `behind`.
+    /// Returns the first page with a mapping, starting at `page`, or `behind` if there is none before `behind`.
     pub(crate) fn next_mapped(&self, page: u32, behind: u32) -> u32 {
         let entries = self.entries.get(page as usize..behind as usize);
         let found = entries.and_then(|entries| entries.iter().position(|entry| entry.0.is_some()));
         found.map_or(behind, |found| page + found as u32)
     }
 
-    /// Returns whether there is memory at a page, and no plan takes it away.
+    /// Returns whether there is memory behind a page, and no plan takes it away.
     pub(crate) fn is_backed(&self, page: u32) -> bool {
         let link = self.at(page);
         let mapping = self.mapping(link);
@@ -384,7 +386,7 @@ impl<'t> PageMap<'t> {
             && self.handle(mapping.handle).state == HandleState::Live
     }
 
-    /// Returns the first page from `from` on without memory, or `behind`.
+    /// Returns the first page without memory, starting at `from`, or `behind` if there is none before `behind`.
     pub(crate) fn next_gap_from(&self, from: u32, behind: u32) -> u32 {
         let mut page = from;
         while page < behind && self.is_backed(page) {
@@ -393,7 +395,7 @@ impl<'t> PageMap<'t> {
         page.min(behind)
     }
 
-    /// Returns whether all pages, of `page` granules each, that the granules from `start` to `end` touch have memory.
+    /// Returns whether all pages touched by the granules from `start` to `end` have memory. A page has `page` granules.
     pub(crate) fn is_backed_between(&self, start: u32, end: u32, page: u32) -> bool {
         let behind = end.div_ceil(page);
         self.next_gap_from(start / page, behind) == behind
@@ -424,7 +426,7 @@ impl<'t> PageMap<'t> {
         self.mappings.remove(link);
     }
 
-    /// Removes a handle that has no mapping any more.
+    /// Removes a handle that no longer has a mapping.
     pub(crate) fn remove_handle(&mut self, link: HandleLink) {
         self.handles.remove(link);
     }

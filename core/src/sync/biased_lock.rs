@@ -1,23 +1,23 @@
-//! [`BiasedLock`]: a lock that its owner takes without a locked instruction, and that other threads revoke.
+//! [`BiasedLock`]: a lock that its owner takes without a locked instruction, and that other threads can revoke.
 
 use super::{AtomicU8, Ordering, light_barrier};
 
 const FREE: u8 = 0;
 const TAKEN: u8 = 1;
 
-/// A lock that belongs to one thread. The owner takes it by a store and a load. Another thread, one at a time and under
-/// another lock, revokes it: it makes all threads execute a barrier, as `membarrier` does. The lock stays revoked until
-/// the owner takes that other lock and restores it.
+/// A lock that belongs to one thread. The owner takes it with a store and a load. Another thread can revoke the lock
+/// while it holds a second lock, which all revokers share. To do so, it makes all threads execute a barrier, as
+/// `membarrier` does. The lock stays revoked until the owner takes the second lock and restores this one.
 ///
 /// * BIASED1 while the owner is between [`enter`](Self::enter) and [`leave`](Self::leave), no
 ///   [`revoke`](Self::revoke) returns `true`.
 /// * BIASED2 from a revoke that returned `true` to the next [`restore`](Self::restore), every `enter` returns
 ///   `false`.
 ///
-/// The owner writes `owner` and then reads `revoked`; the revoker writes `revoked` and then reads `owner`. With a
-/// barrier between each pair, one of them sees the other's write. The owner's half of the barrier only keeps the
-/// compiler from changing the order; the revoker makes it whole. The idea is Dekker's algorithm made asymmetric
-/// (Dice, Huang and Yang 2001).
+/// The owner writes `owner` and then reads `revoked`; the revoker writes `revoked` and then reads `owner`. If there is
+/// a barrier between the write and the read in both threads, at least one of them sees the other's write. The owner's
+/// side is only a compiler fence, which the revoker's barrier makes a full one. The idea is an asymmetric Dekker
+/// algorithm (Dice, Huang and Yang 2001).
 #[derive(Debug)]
 pub struct BiasedLock {
     owner: AtomicU8,
@@ -52,10 +52,10 @@ impl BiasedLock {
         }
     }
 
-    /// Takes the lock, as its owner. Returns `false` if it is revoked: the owner then takes the other lock.
+    /// Takes the lock, as its owner. Returns `false` if the lock is revoked; the owner must then take the second lock.
     #[inline(always)]
     pub fn enter(&self) -> bool {
-        // Relaxed, here and below: the barriers order these two words, and the other lock all other data.
+        // Relaxed, here and below: the barriers order these two words, and the second lock orders all other data.
         if self.revoked.load(Ordering::Relaxed) != FREE {
             return false;
         }
@@ -75,11 +75,11 @@ impl BiasedLock {
         self.owner.store(FREE, Ordering::Release);
     }
 
-    /// Takes the lock from its owner, unless the owner is inside. `barrier` makes all threads execute a barrier, and
-    /// returns whether they did. The caller holds the other lock.
+    /// Revokes the lock, unless the owner has taken it. Returns whether the lock is revoked. `barrier` makes all
+    /// threads execute a barrier, and returns whether they did. The caller must hold the second lock.
     pub fn revoke(&self, barrier: impl FnOnce() -> bool) -> bool {
         if self.revoked.load(Ordering::Relaxed) != FREE {
-            // Restoring it below would let the owner enter without the other lock.
+            // If the code below restored the lock, the owner could enter without the second lock.
             return true;
         }
         self.revoked.store(TAKEN, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl BiasedLock {
         revoked
     }
 
-    /// Returns the lock to its owner. The caller holds the other lock.
+    /// Returns the lock to its owner. The caller must hold the second lock.
     #[inline]
     pub fn restore(&self) {
         self.revoked.store(FREE, Ordering::Relaxed);

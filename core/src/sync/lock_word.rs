@@ -1,4 +1,4 @@
-//! [`LockWord`]: the one word of a lock, and the way threads wait for it.
+//! [`LockWord`]: the word of a lock, and how threads wait for it.
 //!
 //! ```text
 //!            take                another thread waits
@@ -7,15 +7,16 @@
 //!    └────────────────┴─────────────────────────────────┘
 //! ```
 //! A thread that finds the lock held tries again [`TURNS`] times, with [`Wait::wait`] in between. Then it sleeps, if
-//! `W` can ([`Wait::SLEEPS`]).
+//! `W` supports this ([`Wait::SLEEPS`]).
 //!
 //! # Invariants
 //! * LOCK1 at most one thread at a time is between a `lock` that returned [`Taken::Mine`] and its `unlock`.
-//! * LOCK2 while a thread sleeps and the lock is held, AWAITED is set, or a woken thread is on its way. A thread that
-//!   has slept takes the lock as AWAITED, since it cannot know whether others still sleep.
-//! * LOCK3 KEPT is set by the holder, for the time of a fork, and only with HELD.
-//! * LOCK4 TRIED means that a `try_lock` failed since the lock was taken: the next one fails immediately, as the holder
-//!   seems to be off the processor.
+//! * LOCK2 while a thread sleeps and the lock is held, either AWAITED is set, or a woken thread is about to take the
+//!   lock or to set AWAITED. A thread that has slept takes the lock as AWAITED, because it cannot know whether others
+//!   still sleep.
+//! * LOCK3 the holder sets KEPT for the duration of a fork, and only together with HELD.
+//! * LOCK4 TRIED means that a `try_lock` has failed since the lock was taken. The next `try_lock` fails immediately,
+//!   because the holder seems not to be running.
 
 use super::{AtomicU32, Ordering, Wait};
 
@@ -25,7 +26,7 @@ const AWAITED: u32 = 2;
 const KEPT: u32 = 4;
 const TRIED: u32 = 8;
 
-/// Number of times that a thread tries before it sleeps. The tries take about as long as a sleep and a wake.
+/// Number of times that a thread tries before it sleeps. These tries take about as long as a sleep and a wake.
 #[cfg(not(larder_loom))]
 const TURNS: u32 = 100;
 #[cfg(larder_loom)]
@@ -34,9 +35,9 @@ const TURNS: u32 = 1;
 /// How a thread came to hold a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
-    /// The lock is the thread's until it unlocks.
+    /// The thread has taken the lock, and must release it.
     Mine,
-    /// The thread already keeps the lock across a fork: it must not unlock it now.
+    /// The thread already keeps the lock across a fork, and must not release it now.
     Kept,
 }
 
@@ -64,11 +65,11 @@ impl LockWord {
             return Taken::Mine;
         }
         let taken = self.lock_slow::<W>();
-        // If no locks are kept, the caller of `unlock` need not check.
+        // If locks are never kept, this is a constant, and the caller's check is optimised away.
         W::KEEPS_LOCKS.map_or(Taken::Mine, |_| taken)
     }
 
-    /// Takes the lock if that is possible without sleeping. Tries as often as [`lock`](Self::lock) does before it
+    /// Takes the lock, if this is possible without sleeping. Tries as many times as [`lock`](Self::lock) does before it
     /// sleeps.
     #[inline]
     pub fn try_lock<W: Wait>(&self) -> Option<Taken> {
@@ -116,7 +117,7 @@ impl LockWord {
             seen = self.0.load(Ordering::Relaxed);
         }
         if seen != FREE {
-            // Relaxed: a hint, which another change of the word may replace.
+            // Relaxed: this is only a hint, and another change of the word may replace it.
             let _ =
                 self.0
                     .compare_exchange(seen, seen | TRIED, Ordering::Relaxed, Ordering::Relaxed);
@@ -152,9 +153,9 @@ impl LockWord {
         W::KEEPS_LOCKS.is_some_and(|keeps| keeps())
     }
 
-    /// Sets AWAITED in the word, if that is still `seen`. Returns whether it is set now (LOCK2).
+    /// Sets AWAITED in the word, if the word is still `seen`. Returns whether AWAITED is now set (LOCK2).
     fn say_awaited(&self, seen: u32) -> bool {
-        // Relaxed: no read depends on it.
+        // Relaxed: no read depends on this write.
         seen & AWAITED != 0
             || self
                 .0
@@ -169,12 +170,12 @@ impl LockWord {
     /// Takes the lock and keeps it until [`unlock_kept`](Self::unlock_kept).
     pub(crate) fn lock_and_keep<W: Wait>(&self) {
         if self.lock::<W>() == Taken::Mine {
-            // Relaxed: read by this thread, or by others as a hint.
+            // Relaxed: only this thread relies on the flag; for other threads it is a hint.
             self.0.fetch_or(KEPT, Ordering::Relaxed);
         }
     }
 
-    /// Releases a lock that is kept; any other stays as it is.
+    /// Releases the lock if it is kept, and does nothing otherwise.
     pub(crate) fn unlock_kept<W: Wait>(&self) {
         if self.0.load(Ordering::Relaxed) & KEPT != 0 {
             self.unlock::<W>();

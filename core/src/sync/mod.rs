@@ -1,8 +1,8 @@
 //! The only place that names atomics, locks and the model checker.
 //!
-//! Natively a lock is a [`LockWord`] next to its value, generic over how threads wait; under `cfg(larder_loom)` it is
-//! loom's own, and `LockWord` has a model. Only `loom-tests/core` sets that flag: the package for users does not depend
-//! on loom. `cfg` picks a file here and nowhere else.
+//! Natively, a lock is a [`LockWord`] next to its value, and a type parameter says how threads wait. Under
+//! `cfg(larder_loom)` the lock is loom's own, and `LockWord` has a model of its own. Only `loom-tests/core` sets this
+//! flag, so the package for users does not depend on loom. `cfg` selects a file here and nowhere else.
 
 #[cfg(larder_loom)]
 mod model;
@@ -31,7 +31,7 @@ pub use locked::Locked;
 pub use open_event::OpenEvent;
 pub use turn::{BuildTurn, Turn};
 
-// The front ends use the same atomics, so that they are swapped in one place; this is no promise to users.
+// The front ends use the same atomics, so that the model checker replaces them in one place. They are not a public API.
 #[cfg(larder_loom)]
 #[doc(hidden)]
 pub use model::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -41,25 +41,27 @@ pub use native::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Orderin
 
 /// How a thread waits until a lock is free.
 ///
-/// Without an OS there is only [`wait`](Self::wait). In a process the thread that holds the lock may be off the
-/// processor: a waiting thread should yield the processor, or sleep.
+/// Without an OS, [`wait`](Self::wait) is enough. In a process, the thread that holds the lock may not be running, so a
+/// waiting thread should yield the processor or sleep.
 pub trait Wait: 'static {
-    /// Waits a moment. Called repeatedly while the lock is taken, but only a hundred times if threads sleep afterwards.
+    /// Waits for a moment. This is called repeatedly while the lock is taken. If threads sleep
+    /// ([`SLEEPS`](Self::SLEEPS)), they do so after a hundred calls.
     fn wait();
 
     /// Whether a thread that has waited too long [`sleep`](Self::sleep)s. Unlocking then costs an atomic exchange
     /// instead of a store.
     const SLEEPS: bool = false;
 
-    /// Sleeps while `word` is `seen`, until a [`wake`](Self::wake) of that word. May return at any time.
+    /// Sleeps while `word` is equal to `seen`, until a [`wake`](Self::wake) of that word. May return at any time.
     fn sleep(_word: &AtomicU32, _seen: u32) {}
 
-    /// Wakes one thread that sleeps for `word`, if any does.
+    /// Wakes one thread that sleeps on `word`, if there is one.
     fn wake(_word: &AtomicU32) {}
 
-    /// Returns whether the calling thread is the one that keeps locks across a fork ([`Locked::lock_across_fork`]);
-    /// `None` if no lock is kept. Called when a lock is found kept: that thread may then use the value, as it does when
-    /// other handlers of the same fork allocate.
+    /// A function that returns whether the calling thread is the one that keeps locks across a fork
+    /// ([`Locked::lock_across_fork`]), or `None` if locks are never kept. It is called when a lock is found to be kept:
+    /// the thread that keeps the lock may use the value, for example because another handler of the same fork
+    /// allocates.
     const KEEPS_LOCKS: Option<fn() -> bool> = None;
 }
 

@@ -1,7 +1,7 @@
-//! Locks and atomics under the model checker.
+//! The locks and atomics of builds for the model checker.
 //!
-//! A lock that spins would hang inside a model, because loom cannot see its spinning; loom's mutex has the same
-//! contract. loom's atomics have no constant constructor, so nothing here is `const`.
+//! The lock is loom's mutex, which has the same contract: a spinning lock would hang, because loom cannot see that it
+//! spins. loom's atomics have no `const` constructor, so nothing here is `const`.
 
 use core::marker::PhantomData;
 use core::ops::Deref;
@@ -13,9 +13,9 @@ pub use loom::sync::atomic::{Ordering, fence};
 
 /// An atomic for which the checker tries every order of accesses.
 ///
-/// By itself loom remembers the last access only: a thread that loads and then swaps hides a load that another thread
-/// made just before, so the order "swap, then load" is not tried. So every access first increments `turn`, which
-/// conflicts with every other access and orders nothing.
+/// By itself, loom remembers only the last access. If a thread loads and then swaps, this hides a load that another
+/// thread made just before, and the order "swap, then load" is not tried. So every access first increments `turn`. The
+/// increment conflicts with every other access, but orders no memory.
 #[derive(Debug)]
 pub struct Watched<A> {
     turn: raw::AtomicUsize,
@@ -84,7 +84,7 @@ impl AtomicUsize {
     }
 }
 
-/// The first link of a list that one thread changes; no process forks in a model.
+/// The head of a linked list that one thread changes. No process forks in a model.
 #[derive(Debug)]
 pub(crate) struct ListHead<T>(core::cell::Cell<*mut T>);
 
@@ -102,12 +102,12 @@ impl<T> ListHead<T> {
     }
 }
 
-/// Executes a whole barrier, which another thread may make this one execute at any moment.
+/// Executes a full barrier. In a program, another thread may make this thread execute one at any time.
 pub(crate) fn light_barrier() {
     fence(Ordering::SeqCst);
 }
 
-/// A mutual-exclusion lock; a thread that panics inside ends the model anyway.
+/// A mutex. It needs no handling of panics, because a panic ends the model.
 pub(crate) struct RawLock<T, W>(Mutex<T>, PhantomData<fn() -> W>);
 
 impl<T, W> RawLock<T, W> {
@@ -143,8 +143,8 @@ impl<T, W> RawLock<T, W> {
     }
 }
 
-/// One word that a protocol of this crate passes from thread to thread: loom reports an access without the right to
-/// it.
+/// A word that threads read and write at different times, as a protocol of this crate ensures. loom reports an access
+/// at the same time as a write.
 #[derive(Debug)]
 pub(crate) struct Cell<T>(UnsafeCell<T>);
 

@@ -1,4 +1,4 @@
-//! The locks and atomics that real programs use; under the model checker, others take their place.
+//! The locks and atomics of ordinary builds. Builds for the model checker use those of `model.rs` instead.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -11,11 +11,11 @@ pub use core::sync::atomic::{
 use super::Wait;
 use super::lock_word::{LockWord, Taken};
 
-/// The first link of a list that one thread changes without a lock. After a fork, the child finds the list as it was
-/// between two instructions of that thread.
+/// The head of a linked list that one thread changes without a lock.
 ///
-/// So the link is written by one store, after all earlier stores and before all later ones, as a signal handler of the
-/// thread would see it. This order costs no instruction.
+/// Another thread may fork the process at any time. The child then has the list as it was between two instructions of
+/// the thread that changes it. So the head is written by a single store, and compiler fences keep earlier stores before
+/// it and later stores after it. The fences cost no instruction.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct ListHead<T>(AtomicPtr<T>);
@@ -27,7 +27,7 @@ impl<T> ListHead<T> {
 
     #[inline(always)]
     pub(crate) fn get(&self) -> *mut T {
-        // Relaxed: only the list's owner calls this.
+        // Relaxed: only the thread that changes the list reads the head.
         self.0.load(Ordering::Relaxed)
     }
 
@@ -39,21 +39,23 @@ impl<T> ListHead<T> {
     }
 }
 
-/// Executes the cheap side of an asymmetric barrier: orders earlier writes before later accesses once another thread
-/// makes this one execute a whole barrier.
+/// Executes the light side of an asymmetric barrier, which is only a compiler fence.
+///
+/// On the heavy side, another thread makes every thread execute a full barrier (`membarrier` on Linux). That barrier
+/// orders the writes before this call before the accesses after it.
 #[inline(always)]
 pub(crate) fn light_barrier() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// A mutual-exclusion lock without poisoning.
+/// A mutex without poisoning; `W` is how a thread waits for it.
 pub(crate) struct RawLock<T, W> {
     word: LockWord,
     wait: PhantomData<fn() -> W>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread at a time accesses the value (LOCK1).
+// SAFETY: only one thread at a time accesses the value (LOCK1).
 unsafe impl<T: Send, W> Sync for RawLock<T, W> {}
 
 /// Releases the lock when it is dropped, even after a panic.
@@ -75,14 +77,14 @@ impl<T, W: Wait> RawLock<T, W> {
         }
     }
 
-    /// Writes a free lock to `at`, and returns the place where the caller writes the value.
+    /// Writes a free lock to `at`, and returns a pointer to its value, which the caller must write.
     ///
     /// # Safety
     /// `at` is aligned and valid for writes.
     pub(crate) unsafe fn place(at: *mut Self) -> *mut T {
         // SAFETY: the caller promises a valid place.
         let word = unsafe { &raw mut (*at).word };
-        // SAFETY: a part of that place.
+        // SAFETY: the word is a part of that place, so it is aligned and valid for writes.
         unsafe { word.write(LockWord::new()) };
         // SAFETY: the caller promises a valid place.
         UnsafeCell::raw_get(unsafe { &raw const (*at).value })
@@ -90,29 +92,29 @@ impl<T, W: Wait> RawLock<T, W> {
 
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: this line takes the lock.
+        // SAFETY: this line takes the lock, before it calls `run`.
         unsafe { self.run(self.word.lock::<W>(), f) }
     }
 
     #[inline]
     pub(crate) fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let taken = self.word.try_lock::<W>()?;
-        // SAFETY: the lock was taken by the line above.
+        // SAFETY: the line above took the lock.
         Some(unsafe { self.run(taken, f) })
     }
 
-    /// Runs `f` and releases the lock.
+    /// Runs `f` on the value. Then releases the lock, unless this thread keeps it across a fork.
     ///
     /// # Safety
-    /// This thread took the lock through its word, which returned `taken`.
+    /// This thread has taken the lock through its word, which returned `taken`.
     #[inline]
     unsafe fn run<R>(&self, taken: Taken, f: impl FnOnce(&mut T) -> R) -> R {
         let unlock = match taken {
             Taken::Mine => Some(Unlock::<W>(&self.word, PhantomData)),
             Taken::Kept => None,
         };
-        // SAFETY: this thread holds the lock (LOCK1): either until `unlock` is dropped, or because it called
-        // `lock_and_keep`.
+        // SAFETY: this thread holds the lock (LOCK1). `Taken::Mine` is released only when `unlock` is dropped. After
+        // `Taken::Kept`, this thread still holds the lock that it took with `lock_and_keep`.
         let result = f(unsafe { &mut *self.value.get() });
         drop(unlock);
         result
@@ -126,25 +128,28 @@ impl<T, W: Wait> RawLock<T, W> {
         self.value.get_mut()
     }
 
-    /// Takes the lock until [`unlock_kept`](Self::unlock_kept).
+    /// Takes the lock and keeps it until [`unlock_kept`](Self::unlock_kept).
     pub(crate) fn lock_and_keep(&self) {
         self.word.lock_and_keep::<W>();
     }
 
-    /// Releases the lock if `lock_and_keep` of this thread holds it.
+    /// Releases the lock if this thread took it with `lock_and_keep`.
     pub(crate) fn unlock_kept(&self) {
         self.word.unlock_kept::<W>();
     }
 
+    /// Returns the value of a kept lock.
+    ///
     /// # Safety
-    /// This thread keeps the lock through `lock_and_keep` while the reference lives.
+    /// This thread keeps the lock through `lock_and_keep` for as long as the reference lives.
     pub(crate) unsafe fn peek(&self) -> &T {
         // SAFETY: this thread holds the lock while the reference lives, so no other thread accesses the value.
         unsafe { &*self.value.get() }
     }
 }
 
-/// One word that a protocol of this crate passes from thread to thread; the model checker watches it.
+/// A word that threads read and write at different times, as a protocol of this crate ensures. In builds for the model
+/// checker, every access is checked.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Cell<T>(UnsafeCell<T>);
@@ -164,18 +169,19 @@ impl<T: Copy> Cell<T> {
     /// `cell` is valid for reads and no thread writes at the same time.
     #[inline(always)]
     pub(crate) unsafe fn read(cell: *const Self) -> T {
-        // SAFETY: a cell is laid out as its contents, valid for reads, and no thread writes at the same time.
+        // SAFETY: a cell has the layout of its value. The caller promises that the cell is valid for reads, and that no
+        // thread writes at the same time.
         unsafe { cell.cast::<T>().read() }
     }
 
-    /// Writes the word, whatever it held.
+    /// Writes the word. The old contents may be uninitialised.
     ///
     /// # Safety
     /// `cell` is valid for writes and no other thread reads or writes at the same time.
     #[inline(always)]
     pub(crate) unsafe fn write(cell: *const Self, value: T) {
-        // SAFETY: a cell is laid out as its contents, valid for writes, and no other thread accesses it at the same
-        // time.
+        // SAFETY: a cell has the layout of its value. The caller promises that the cell is valid for writes, and that
+        // no other thread accesses it at the same time.
         unsafe { cell.cast_mut().cast::<T>().write(value) }
     }
 }

@@ -1,18 +1,19 @@
-//! Numbers that are used once in the life of a process.
+//! Numbers that are used only once in the life of a process.
 //!
-//! A plain count and no protocol, so it is the same under the model checker.
+//! This is a plain counter without a protocol, so it is the same under the model checker.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Returns a number below `end` that was never returned before, or `None` once all are used. The count never restarts.
+/// Returns a number below `end` that was never returned before, or `None` once all are used. The counter never
+/// restarts.
 pub(crate) fn number_given_once(end: u32) -> Option<u32> {
     next(&NEXT, end)
 }
 
 fn next(count: &AtomicU32, end: u32) -> Option<u32> {
-    // Relaxed: each step of the counter belongs to one caller, and orders nothing else.
+    // Relaxed: each value of the counter goes to one caller, and orders no other memory.
     count
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |given| {
             (given < end).then(|| given + 1)

@@ -1,16 +1,17 @@
-//! [`OpenEvent`]: the event that frees on a stream carry now, read without a lock.
+//! [`OpenEvent`]: the event number that frees on a stream carry at present, which is read without a lock.
 
 use super::{AtomicU8, AtomicU64, Ordering};
 use crate::stream::EventNumber;
 
-/// The number that frees on a stream carry now, whose event is not recorded yet, and whether any free has used it.
+/// The open event number of a stream, whose event is not yet recorded. Frees on the stream carry this number. Also
+/// stores whether any free has used it.
 ///
-/// The thread that closes a number opens the next one *before* the event of the closed one is recorded in the stream.
-/// So a thread that still reads the closed number read it before that moment, and had queued its work by then. The
-/// event comes after that work, if the stream takes one thing at a time. A free may carry a later number than it needs,
-/// never an earlier one.
+/// A thread that closes a number opens the next number *before* it records the event of the closed number in the
+/// stream. So a thread that got the closed number read it before the event was recorded, and had queued its work by
+/// then. If the stream accepts one operation at a time, the event comes after that work. A free may carry a later
+/// number than it needs, but never an earlier one.
 ///
-/// Threads that close numbers take turns, under a lock of the caller.
+/// A lock of the caller ensures that one thread at a time closes numbers.
 #[derive(Debug)]
 pub struct OpenEvent {
     open: AtomicU64,
@@ -18,7 +19,7 @@ pub struct OpenEvent {
 }
 
 impl OpenEvent {
-    /// Creates an open event that no free has used yet.
+    /// Creates an open event that no free has used.
     pub fn new(open: EventNumber) -> Self {
         Self {
             open: AtomicU64::new(open.number()),
@@ -26,10 +27,10 @@ impl OpenEvent {
         }
     }
 
-    /// Returns the event for a free whose work is queued already. Two loads.
+    /// Returns the event number for a free whose work is already queued. Two loads.
     #[inline]
     pub fn for_free(&self) -> EventNumber {
-        // Acquire: a thread that sees an event open also sees `freed` as it was reset before that.
+        // Acquire: a thread that sees a new open event also sees that `freed` was reset before.
         let open = self.open.load(Ordering::Acquire);
         if self.freed.load(Ordering::Relaxed) == 0 {
             self.freed.store(1, Ordering::Relaxed);
@@ -37,17 +38,17 @@ impl OpenEvent {
         EventNumber::new(open)
     }
 
-    /// Returns the open event.
+    /// Returns the open event number.
     pub fn now(&self) -> EventNumber {
         EventNumber::new(self.open.load(Ordering::Acquire))
     }
 
-    /// Returns whether a free used the open event.
+    /// Returns whether a free has used the open event.
     pub fn has_freed(&self) -> bool {
         self.freed.load(Ordering::Relaxed) == 1
     }
 
-    /// Opens the next event. Returns the closed one, to be recorded after this call.
+    /// Opens the next event number. Returns the closed one, whose event must be recorded after this call.
     pub fn close(&self) -> EventNumber {
         self.freed.store(0, Ordering::Relaxed);
         let closed = self.open.load(Ordering::Relaxed);
@@ -55,7 +56,7 @@ impl OpenEvent {
         EventNumber::new(closed)
     }
 
-    /// Notes that the closed event could not be recorded: there is still an event to close.
+    /// Notes that the closed event could not be recorded, so the open one must be closed even if no free uses it.
     pub fn reopen(&self) {
         self.freed.store(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! [`BuildTurn`]: decides which thread builds a value that exists once, and holds no lock meanwhile.
+//! [`BuildTurn`]: decides which thread builds a value that is built once. No lock is held during the build.
 
 use core::fmt;
 
@@ -8,17 +8,18 @@ const EMPTY: u8 = 0;
 const BUILDING: u8 = 1;
 const BUILT: u8 = 2;
 
-/// The turn to build the value of a slot. The value itself is next to it, in a `OnceLock`.
+/// The turn to build the value of a slot. The value itself is stored next to the turn, in a `OnceLock`.
 ///
 /// * TURN1 at most one thread is between [`begin`](Self::begin) and the end of its [`Turn`].
-/// * TURN2 a thread that learns that the value is built sees all writes of the builder before [`Turn::done`].
-/// * TURN3 a builder that failed, by an error or a panic, leaves the slot as empty as it was, and one of the waiting
-///   threads has the next turn.
+/// * TURN2 a thread that finds the value built sees all writes that the builder made before [`Turn::done`].
+/// * TURN3 a builder that fails, with an error or a panic, leaves the slot empty, and one of the waiting threads gets
+///   the next turn.
 ///
-/// A thread that calls `begin` again in its own turn waits for itself, so the build must not request the same slot.
+/// A thread that calls `begin` again during its own turn waits for itself forever, so the build must not request the
+/// same slot.
 pub struct BuildTurn(AtomicU8);
 
-/// The turn of one thread. A turn that is dropped without [`done`](Self::done) ends without a value.
+/// The turn of one thread. If it is dropped without [`done`](Self::done), the turn ends without a value.
 #[must_use = "dropped, the turn is over without a value"]
 pub struct Turn<'s>(&'s BuildTurn);
 
@@ -35,11 +36,11 @@ impl BuildTurn {
         Self(AtomicU8::new(EMPTY))
     }
 
-    /// Takes the turn, or waits, through `W`, for the thread that has it. Returns `None` once the value is built. One
-    /// compare-and-swap.
+    /// Takes the turn, or waits through `W` for the thread that has it. Returns `None` once the value is built. Usually
+    /// one compare-and-swap.
     pub fn begin<W: Wait>(&self) -> Option<Turn<'_>> {
         loop {
-            // Acquire, for TURN2; and after a failed turn, to see what that thread undid.
+            // Acquire: for TURN2, and to see what a failed builder undid.
             let found =
                 self.0
                     .compare_exchange(EMPTY, BUILDING, Ordering::Acquire, Ordering::Acquire);
@@ -70,16 +71,17 @@ impl fmt::Debug for BuildTurn {
 }
 
 impl Turn<'_> {
-    /// Ends the turn once the value is where other threads read it.
+    /// Ends the turn. The value must be stored where other threads read it.
     pub fn done(self) {
-        // Release, for TURN2.
+        // Release: for TURN2.
         self.0.0.store(BUILT, Ordering::Release);
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // After `done` the slot is built; no other thread changes it while this turn lasts (TURN1).
+        // After `done` the slot is BUILT, and this changes nothing. No other thread changes the slot during this turn
+        // (TURN1).
         let _ = self
             .0
             .0
