@@ -222,7 +222,7 @@ fn a_block_that_grows_gets_a_range_that_was_on_its_way_back_and_gives_it_back() 
         given: Cell::new(None),
         taken: Cell::new(None),
     };
-    // A region elsewhere, before the range that grows.
+    // A region elsewhere, which serves before the range that grows.
     bfc.add_region(range(START + GIB, UNIT)).unwrap();
     let mut shared = Shared::new(bfc, source);
     let [far, block] = [(); 2].map(|()| shared.alloc(&Request::new(UNIT)).unwrap().block);
@@ -244,7 +244,7 @@ fn a_block_that_grows_gets_a_range_that_was_on_its_way_back_and_gives_it_back() 
     bfc.free(block).unwrap();
 }
 
-/// A fixed range that grows again during each release, as if by another thread.
+/// A fixed range from which the pool grows again during a release, as if in another thread.
 struct Chased {
     range: FixedRange,
     allocator: OnceCell<&'static Shared<RegionPool<'static>, Chased>>,

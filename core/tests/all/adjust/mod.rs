@@ -1,5 +1,5 @@
 //! Changed limits and conformance with AntMan: the effect of each goal, releases under way, and the allocator over
-//! device and host memory, which also plays the adjuster's sequences A, B and C number by number.
+//! device and host memory, with the adjuster's sequences A, B and C number by number.
 
 mod given_again;
 mod release;

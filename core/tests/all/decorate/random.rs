@@ -23,7 +23,7 @@ struct Known {
     bytes: u64,
     /// The damage to its guards.
     guards: Option<(Which, i64)>,
-    /// The offset of the damage since its free.
+    /// The offset of the damage since the block was freed.
     freed: Option<i64>,
 }
 

@@ -48,7 +48,7 @@ fn pins_are_refused_if_and_only_if_two_of_them_overlap() {
     let (mut refused, mut taken) = (0, 0);
     for seed in 0..400 {
         let mut random = Random::new(seed);
-        // From a few pins up to more than a word has bits.
+        // From one pin to more pins than a word has bits.
         let count = 1 + random.below(200);
         let mut pins: Vec<Lifetime> = Vec::new();
         for _ in 0..count {

@@ -1,4 +1,4 @@
-//! The bench of the page tests: an allocator over a device that checks every call, both with invariants checked
+//! The bench of the page tests: an allocator over a device that checks every call. The invariants of both are checked
 //! after each operation.
 
 use larder_core::pages::{
@@ -13,9 +13,9 @@ use larder_model::PageDevice;
 
 pub(crate) const PAGE: u64 = 4096;
 const GRANULE: u64 = 256;
-/// First address of the range.
+/// The first address of the range.
 pub(crate) const BASE: u64 = 1000 * PAGE;
-/// More than any test holds.
+/// More pages than any test holds.
 pub(crate) const PLENTY: u64 = 1 << 20;
 
 /// Returns a configuration with pages of 4 KiB over `pages` pages of addresses.
@@ -28,12 +28,11 @@ pub(crate) fn config(pages: u64, backing: Backing) -> PageConfig {
     }
 }
 
-/// A request of whole pages on the main stream.
+/// Returns a request for whole pages on the main stream, without waits.
 pub(crate) fn pages(count: u64) -> Request {
     Request::new(count * PAGE).without_wait()
 }
 
-/// Tables for one allocator; they live as long as the test.
 pub(crate) fn tables(
     chunks: usize,
     places: usize,
@@ -48,7 +47,6 @@ pub(crate) fn tables(
     (vec![Chunk::VACANT; chunks].leak(), tables)
 }
 
-/// An allocator and its device.
 pub(crate) struct Bench {
     pub(crate) paged: Shared<PagePool<'static>, PageDevice>,
 }
@@ -92,7 +90,7 @@ impl Bench {
         assert_eq!(self.device().violation(), None);
     }
 
-    /// Asks, and lets the device see the block.
+    /// Allocates a block and tells the device of its use.
     #[track_caller]
     pub(crate) fn try_alloc(&mut self, request: &Request) -> Result<Block, AllocError> {
         let grant = self.paged.alloc(request);
@@ -108,13 +106,13 @@ impl Bench {
         self.check();
     }
 
-    /// Allocates blocks of these pages each, in this order.
+    /// Allocates blocks of the given numbers of pages, in order.
     #[track_caller]
     pub(crate) fn blocks<const N: usize>(&mut self, sizes: [u64; N]) -> [Block; N] {
         sizes.map(|size| self.try_alloc(&pages(size)).unwrap())
     }
 
-    /// Frees a block, behind a point if there is one.
+    /// Frees a block, behind a stream point if there is one.
     #[track_caller]
     pub(crate) fn free(&mut self, block: Block, after: Option<StreamPoint>) {
         self.device().end_use(block.range(), after);
@@ -127,7 +125,7 @@ impl Bench {
         self.paged.get_mut().complete(point.stream, point.event);
     }
 
-    /// The plan of a request that needs one.
+    /// Returns the plan of a request that needs one.
     #[track_caller]
     pub(crate) fn plan(&mut self, request: &Request) -> PagePlan {
         match self
@@ -152,7 +150,7 @@ impl Bench {
         Some(step)
     }
 
-    /// Makes all calls that are left, and ends the plan.
+    /// Makes all remaining calls of a plan and ends it.
     #[track_caller]
     pub(crate) fn finish(&mut self, mut plan: PagePlan) -> Option<Block> {
         while self.call(&mut plan).is_some() {}
@@ -161,7 +159,7 @@ impl Bench {
         grant.map(|grant| grant.block)
     }
 
-    /// Pages held, as the allocator says; the device must say the same.
+    /// Returns the pages that the allocator holds, after a comparison with the device.
     #[track_caller]
     pub(crate) fn held(&self) -> u64 {
         let held = self.paged.stats().reserved_bytes;
@@ -170,8 +168,8 @@ impl Bench {
         held / PAGE
     }
 
-    /// Every chunk by first granule and size: `U`sed, `F`ree, `P`ending, `V`oid, planned `+`. Free
-    /// neighbours are one.
+    /// Returns every chunk as its kind, first granule and size. The kinds are `U`sed, `F`ree, `P`ending, `V`oid and `+`
+    /// (planned). Neighbours of the same kind are combined unless they are used.
     pub(crate) fn picture(&self) -> Vec<(char, u64, u64)> {
         let mut picture: Vec<(char, u64, u64)> = Vec::new();
         let mut see = |chunk: ChunkInfo| {
@@ -193,7 +191,7 @@ impl Bench {
         picture
     }
 
-    /// The picture but for addresses without memory at the end, which a plan undone leaves behind.
+    /// Returns the picture without the unmapped end, which an undone plan may leave behind.
     pub(crate) fn without_unmapped_end(&self) -> Vec<(char, u64, u64)> {
         let mut picture = self.picture();
         picture.pop_if(|last| last.0 == 'V');

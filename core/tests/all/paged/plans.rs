@@ -1,4 +1,4 @@
-//! Plans: their owners, one beside another that fails, and threads.
+//! Plans: their owners, a plan during another one that fails, and threads.
 
 use super::bench::{Bench, PAGE, config, pages};
 use super::player::Player;
@@ -17,7 +17,7 @@ fn a_plan_of_another_allocator_changes_nothing() {
     other.paged.get_mut().done(&mut plan);
     other.paged.get_mut().refused(&mut plan);
     assert_eq!((other.picture(), other.held()), (picture.clone(), 1));
-    // Our allocator goes on as if nothing had been.
+    // Our allocator is unaffected.
     assert!(ours.finish(plan).is_some());
     assert_eq!(ours.held(), 3);
 
@@ -104,7 +104,7 @@ fn work(pool: &Shared<PagePool<'_>, PageDevice>, thread: u8) {
     let mut random = Random::new(u64::from(thread));
     let mut live = Vec::new();
     for _ in 0..400 {
-        // A broken list might have no end.
+        // Later calls might never return on a broken list.
         if pool.with(|paged| paged.check_invariants()).is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The player of the scripts: one allocator over a device that checks every call.
+//! The player of the pages' scripts: one allocator over a device that checks every call.
 //!
 //! Sizes and places are in pages, or in bytes with the suffix `b`. An outcome is the answer, then the driver calls
 //! (sizes of the handles created and released, places made accessible), then each of the [`Counts`] that changed.
@@ -40,7 +40,7 @@ pub(crate) struct Player {
     plans: HashMap<String, Open>,
     /// Single pages in use, in ascending order of address.
     teeth: Vec<Block>,
-    /// Pins that were not undone.
+    /// The pinned ranges.
     pinned: Vec<AddrRange>,
     /// The latest event named.
     event: u64,
@@ -154,7 +154,7 @@ impl Player {
         String::new()
     }
 
-    /// Plays a scene, with further options of its pool.
+    /// Plays a scene, with further options for its pool.
     fn begin(&mut self, words: &[&str]) {
         for (number, line) in scene(words[0]).lines().enumerate() {
             let options = if number == 0 { &words[1..] } else { &[] };
@@ -395,7 +395,7 @@ impl Player {
                     Err(error) => refusal(error),
                 };
             }
-            // Every other page is in use, and the others are unmapped. From the end, so that nothing is created ahead.
+            // Uses every other page and leaves the rest unmapped. Starts at the end, so that nothing is created ahead.
             _ => {
                 let count: u64 = words[0].parse().unwrap();
                 for page in (0..count).rev().step_by(2) {

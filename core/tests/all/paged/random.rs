@@ -1,4 +1,4 @@
-//! Random operations over a device that records exactly which bytes are behind each page.
+//! Random operations over a device that records exactly which memory is behind each page.
 
 use larder_model::{PagedHead, PagedOp, Random, run_paged};
 
@@ -8,7 +8,7 @@ fn bytes<const N: usize>(random: &mut Random) -> [u8; N] {
     [(); N].map(|()| random.below(256) as u8)
 }
 
-/// Runs one seed whose policies `change` may set; a failure names the seed.
+/// Runs one seed with policies that `change` may alter. A failure names the seed.
 fn run(seed: u64, change: impl Fn(&mut PagedHead)) {
     let mut random = Random::new(seed);
     let mut head = bytes(&mut random);

@@ -1,4 +1,4 @@
-//! A device that refuses a call: the plan is undone, and only what cannot be undone is lost.
+//! A device that refuses a call: the plan is undone, and only memory that cannot be taken back is lost.
 
 use super::bench::{Bench, PAGE, pages};
 use super::player::Player;
@@ -22,7 +22,7 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    /// Makes so many calls of the scene's plan.
+    /// Plays a scene, plans its request, and makes `calls` calls of the plan.
     fn after((name, wanted): Scene, calls: u64) -> Self {
         let mut player = Player::after(name);
         let bench = &mut player.bench;
@@ -50,13 +50,13 @@ impl UnderWay {
         self.player.bench.call(self.plan.as_mut()?)
     }
 
-    /// Makes the next call, which is refused. Returns it.
+    /// Makes the next call, which the device refuses.
     fn refuse(&mut self) -> PageCall {
         self.bench().device().refuse_in(Some(0));
         self.call().unwrap()
     }
 
-    /// Makes the calls that are left, and ends the plan, which has failed. Returns the pages that it released.
+    /// Makes the remaining calls of the failed plan and ends it. Returns the pages that it released.
     fn undo(&mut self) -> u64 {
         while self.call().is_some() {}
         let plan = self.plan.take().unwrap();
@@ -67,7 +67,7 @@ impl UnderWay {
     }
 }
 
-/// The calls of the plan of a scene.
+/// Counts the calls of a scene's plan.
 fn calls((name, wanted): Scene) -> PageCalls {
     let bench = &mut Player::after(name).bench;
     let before = bench.device().calls();
@@ -82,7 +82,7 @@ fn calls((name, wanted): Scene) -> PageCalls {
     }
 }
 
-/// Each scene, and each call of its plan.
+/// Returns each scene with the number of each call of its plan.
 fn each_call() -> impl Iterator<Item = (Scene, u64)> {
     let of = |scene| (0..calls(scene).total()).map(move |call| (scene, call));
     PLANNED.into_iter().flat_map(of)
@@ -113,7 +113,7 @@ fn the_scenes_create_move_reuse_unmap_and_release() {
 fn whichever_call_is_refused_every_chunk_is_as_before() {
     for (scene, which) in each_call() {
         let mut under_way = UnderWay::after(scene, which);
-        // What is not taken back is mapped nowhere any more.
+        // Memory whose release is refused is no longer mapped anywhere, so it is lost.
         let lost = match under_way.refuse() {
             PageCall::Release { bytes, .. } => bytes,
             _ => 0,
@@ -190,7 +190,7 @@ fn what_the_device_refuses_to_undo_is_lost_and_nothing_else() {
     for ((scene, first), second) in each_call().flat_map(twice) {
         let mut under_way = UnderWay::after(scene, first);
         under_way.refuse();
-        // And then one of the calls that undo it.
+        // The device then refuses one of the calls that undo the plan as well.
         under_way.bench().device().refuse_in(Some(second));
         let undoes: Vec<_> = std::iter::from_fn(|| under_way.call()).collect();
         under_way.bench().device().refuse_in(None);
@@ -214,7 +214,7 @@ fn what_the_device_refuses_to_undo_is_lost_and_nothing_else() {
             }
             other => panic!("{case}: {other:?} undoes nothing"),
         }
-        // The limit leaves room for it in two scenes of three; nothing breaks in any.
+        // The request need not fit under the limit, but it must break nothing.
         match bench.try_alloc(&request) {
             Ok(block) => bench.free(block, None),
             Err(AllocError::OutOfMemory(_)) => {}
@@ -263,7 +263,7 @@ fn a_limit_lowered_between_two_calls_undoes_what_the_plan_created() {
         let created = under_way.bench().device().held_bytes();
         let excess = under_way.bench().paged.get_mut().set_limit(PAGE);
         assert_eq!(excess, 2 * PAGE, "{calls}");
-        // A map and an access may follow what is created already, but no other create.
+        // The calls for memory that is created already may follow, but no other create.
         while let Some(call) = under_way.call() {
             assert!(
                 !matches!(call, PageCall::Create { .. }),

@@ -1,9 +1,9 @@
-//! Scenes with which several cases begin, as scripts, and those whose plan is refused at every call.
+//! Scenes as scripts, with which several cases begin, and the scenes whose plans are refused at every call.
 
-/// Each scene's name and what happens in it.
+/// The name of each scene and its operations.
 const SCENES: [(&str, &str); 9] = [
-    // Two layouts that share their memory: three holes, from page 48, 52 and 55, and six pages from page 59. It is
-    // made of handles of 3, 2 and 1 pages, in this order in both, and idle in the second.
+    // Two layouts of the same memory: three holes, from pages 48, 52 and 55, and then six pages from page 59. The
+    // memory is handles of 3, 2 and 1 pages, in this order in both layouts, and idle in the second.
     (
         "swing",
         "pool 256
@@ -20,8 +20,8 @@ const SCENES: [(&str, &str); 9] = [
         alloc a=2 b=1 c=2 d=1
         free a c",
     ),
-    // The second layout of the swing: four of its pages are reused, at both ends; a place between them has memory
-    // in use.
+    // The second layout of the swing. Four of its pages, at both ends, can be reused; the memory of the place between
+    // them is in use elsewhere.
     (
         "waking",
         "pool 256
@@ -32,7 +32,7 @@ const SCENES: [(&str, &str); 9] = [
         alloc three=3 two=2 one=1
         free three one spare",
     ),
-    // The only hole that is long enough is full of cached mappings.
+    // Cached mappings fill the only hole that is long enough.
     (
         "clearing",
         "pool 12
@@ -41,14 +41,14 @@ const SCENES: [(&str, &str); 9] = [
         alloc e=4
         free b",
     ),
-    // At the limit, with two idle pages at either end.
+    // The limit is reached, and two pages at each end are idle.
     (
         "releasing",
         "pool 64 in-place limit 5
         alloc a=2 b=1 c=2
         free a c",
     ),
-    // Two holes of two pages, which work on stream 1 still uses up to events 5 and 6.
+    // Two holes of two pages, which stream 1 still uses up to events 5 and 6.
     (
         "pending",
         "pool 64
@@ -78,9 +78,9 @@ pub(crate) fn scene(name: &str) -> &'static str {
     found.unwrap_or_else(|| panic!("no scene is {name}")).1
 }
 
-/// The scenes whose next request needs a plan, and the pages that it asks for: the plan creates three; moves two
-/// from each hole and creates one; reuses four, unmaps a place, moves one there and creates one; unmaps what is
-/// cached and creates; releases one and creates one.
+/// The scenes whose next request needs a plan, and the pages of that request. The plans, in order: create three pages;
+/// move two from each hole and create one; reuse four, unmap a place, move one page there and create one; unmap cached
+/// mappings and create pages; release one page and create one.
 pub(crate) const PLANNED: [(&str, u64); 5] = [
     ("creating", 3),
     ("moving", 5),

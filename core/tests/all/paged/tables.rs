@@ -1,4 +1,4 @@
-//! Tables that are too small, configurations that are refused, and the floor of what may be released.
+//! Tables that are too small, refused configurations, and the floor of the bytes that may be released.
 
 use super::bench::{BASE, Bench, PAGE, config, pages, tables};
 use super::player::Player;
@@ -26,7 +26,7 @@ fn a_full_chunk_table_refuses_and_changes_nothing() {
             bench.free(block.take().unwrap(), None);
         }
         let picture = bench.without_unmapped_end();
-        // To move pieces of two chunks takes records there are not.
+        // Moving pieces of two chunks may take more records than there are.
         if let Err(error) = bench.try_alloc(&pages(4)) {
             assert_eq!((error, bench.without_unmapped_end()), (full, picture));
         }

@@ -1,4 +1,4 @@
-//! The words of the pages' scripts: sizes, places and requests, and the driver calls of an outcome.
+//! The words of the pages' scripts: sizes, places, requests, and the driver calls in an outcome.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use larder_core::{Addr, AddrRange, Align, AllocError, EventNumber, Request, Stre
 
 use super::bench::{BASE, PAGE};
 
-/// Returns a number of bytes, from pages or from bytes with the suffix `b`.
+/// Reads a size in pages, or in bytes with the suffix `b`.
 pub(crate) fn bytes(text: &str) -> u64 {
     let parse = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text}"));
     match (text.strip_suffix('b'), text.split_once('/')) {
@@ -17,7 +17,7 @@ pub(crate) fn bytes(text: &str) -> u64 {
     }
 }
 
-/// Returns the range of `place:size`; a size of `rest` reaches to the end of all addresses.
+/// Reads the range `place:size`. A size of `rest` reaches to the end of the address space.
 pub(crate) fn range(text: &str) -> AddrRange {
     let (place, size) = text.split_once(':').unwrap();
     let start = match place.strip_prefix('-') {
@@ -32,7 +32,7 @@ pub(crate) fn range(text: &str) -> AddrRange {
     AddrRange::new(Addr::new(start), bytes).unwrap()
 }
 
-/// Returns the word behind `key`.
+/// Returns the word after `key`.
 pub(crate) fn option<'w>(words: &[&'w str], key: &str) -> Option<&'w str> {
     let at = words.iter().position(|word| *word == key)?;
     Some(words[at + 1])
@@ -42,7 +42,7 @@ pub(crate) fn stream(words: &[&str], key: &str) -> Option<StreamId> {
     option(words, key).map(|number| StreamId::new(number.parse().unwrap()))
 }
 
-/// Returns the request for a size, with the options of the words: `on` a stream, freed `by` an event, `align`ed.
+/// Returns a request for a size, with the options `on` (a stream), `by` (the event that frees it) and `align`.
 pub(crate) fn request(size: &str, words: &[&str]) -> Request {
     let mut request = Request::new(bytes(size)).without_wait();
     request.stream = stream(words, "on").unwrap_or(StreamId::MAIN);
@@ -55,7 +55,7 @@ pub(crate) fn request(size: &str, words: &[&str]) -> Request {
     request
 }
 
-/// Returns the words of a block's place: its page, and the bytes behind that page's start.
+/// Describes a block's place: its page, and the bytes after the start of that page.
 pub(crate) fn place(addr: Addr) -> String {
     let offset = addr.get() - BASE;
     match offset % PAGE {
@@ -71,7 +71,7 @@ pub(crate) fn refusal(error: AllocError) -> String {
     }
 }
 
-/// Adds the words of one kind of calls: each number, and how often it comes in a row.
+/// Describes the calls of one kind: each number, with a count if it repeats in a row.
 pub(crate) fn sizes(words: &mut String, kind: &str, numbers: &[u64]) {
     if numbers.is_empty() {
         return;
@@ -84,7 +84,7 @@ pub(crate) fn sizes(words: &mut String, kind: &str, numbers: &[u64]) {
     write!(words, "; {kind} {}", runs.collect::<Vec<_>>().join(" ")).unwrap();
 }
 
-/// Returns the words of the calls made.
+/// Describes driver calls.
 pub(crate) fn calls(made: &[PageCall]) -> String {
     let mut words = String::new();
     let (mut created, mut released, mut access) = (Vec::new(), Vec::new(), Vec::new());

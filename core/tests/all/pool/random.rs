@@ -35,8 +35,7 @@ fn both_presets_answer_as_the_model_predicts() {
     }
 }
 
-/// Long runs, so that there are a thousand evictions again and again, and only of allocations and frees, so that no
-/// clear resets the counters.
+/// The runs are long enough for a thousand evictions several times, and have no clears, which would reset the counters.
 #[test]
 fn s2_5_upstreams_test_of_both_rates_decides_as_whole_numbers_predict() {
     let (mut tests, mut raises) = (0, 0);

@@ -79,7 +79,7 @@ fn s2_10_upstreams_pool_gives_nothing_back_before_it_fails() {
     assert_eq!((pool.idle_buffers(), pool.source().releases()), (1, 0));
 }
 
-/// The sub-allocator refuses each call in the scenario once, growths and releases alike.
+/// In each run, the sub-allocator refuses another call of the scenario, be it a growth or a release.
 #[test]
 fn every_refused_call_leaves_the_books_in_order() {
     struct Refusing<'s> {

@@ -107,7 +107,7 @@ pub struct Counted {
     refused_releases: Cell<u64>,
 }
 
-/// Returns whether this call is refused, and counts it.
+/// Returns whether a call is refused, and reduces `left` if so.
 fn refuses(left: &Cell<u64>) -> bool {
     let was = left.get();
     left.set(was.saturating_sub(1));

@@ -1,4 +1,4 @@
-//! Capacities of plans, and plans as lists of numbers.
+//! The capacities of plans, and their contents as lists of numbers.
 
 use larder_core::Align;
 use larder_core::prmalloc::{AllocStat, Interval, PlanCapacity, Plans};
@@ -11,7 +11,7 @@ pub fn align(bytes: u64) -> Align {
     Align::new(bytes).unwrap()
 }
 
-/// Room for so many stats and so many bins, blocks and virtual blocks.
+/// Returns room for `stats` stats and for `records` bins, blocks and virtual blocks each.
 pub fn room(stats: usize, records: usize) -> PlanCapacity {
     PlanCapacity {
         stats,
@@ -22,26 +22,25 @@ pub fn room(stats: usize, records: usize) -> PlanCapacity {
     }
 }
 
-/// For each bin in use: its class, its own blocks, and the class of each virtual block's target.
+/// For each bin in use: its class, the number of its own blocks, and the class of each virtual block's target.
 pub type Layout = Vec<(u64, u32, Vec<u64>)>;
 
 /// Plans, ours or upstream's.
 pub trait AnyPlans {
-    /// Lives of a round; whether no bin needed another block.
+    /// Plans a round with these lives. Returns whether no bin needed another block.
     fn round(&mut self, stats: &[AllocStat]) -> bool;
     fn memory_bytes(&self, interval: Interval) -> u64;
     fn best(&self) -> (Interval, u64);
     fn layout(&self, interval: Interval) -> Layout;
-    /// The class of each block, and whose lives it serves.
+    /// Returns the class of each block, and the lives that it serves.
     fn blocks(&self, interval: Interval) -> Vec<(u64, Vec<AllocStat>)>;
 
-    /// Memory of the 4, 8 and 16 KiB plans.
+    /// Returns the memory of the 4, 8 and 16 KiB plans.
     fn totals(&self) -> [u64; 3] {
         Interval::ALL.map(|interval| self.memory_bytes(interval))
     }
 }
 
-/// Ours, with room for so many stats.
 pub fn plans() -> Plans {
     Plans::new(room(256, 256)).unwrap()
 }
@@ -114,7 +113,7 @@ impl AnyPlans for upstream::Plans {
     }
 }
 
-/// The plans of one round with these stats: (begin, end, size).
+/// Plans one round with stats (begin, end, size).
 pub fn planned<P: AnyPlans>(mut plans: P, touching_share: bool, stats: &[(u64, u64, u64)]) -> P {
     let stats: Vec<AllocStat> = stats
         .iter()
@@ -125,8 +124,7 @@ pub fn planned<P: AnyPlans>(mut plans: P, touching_share: bool, stats: &[(u64, u
     plans
 }
 
-/// Every one of these stats stands in exactly one block that is large enough, and no two that overlap
-/// share one.
+/// Checks that each stat is in exactly one block, which is large enough, and that no overlapping ones share a block.
 pub fn check(plans: &impl AnyPlans, touching_share: bool, stats: &[AllocStat]) {
     let is_over = |a: &AllocStat, b: &AllocStat| {
         a.end < b.begin || touching_share && a.end == b.begin && a.begin < a.end
@@ -154,7 +152,7 @@ pub fn check(plans: &impl AnyPlans, touching_share: bool, stats: &[AllocStat]) {
     }
 }
 
-/// The most bytes alive at a tick, of those that bins serve.
+/// Returns the most bytes alive at a tick, counting only the lives that bins serve.
 pub fn max_live(stats: &[AllocStat]) -> u64 {
     let at = |tick: u64| {
         let alive = stats.iter().filter(|s| s.begin <= tick && tick < s.end);

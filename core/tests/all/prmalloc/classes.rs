@@ -6,7 +6,8 @@ use crate::prmalloc::books::{KIB, MIB};
 
 #[test]
 fn pr_3_the_index_table() {
-    // Regular bins, chunks of the first two and of the last, then the bins of six sizes.
+    // The number of regular bins, the chunks of the first two and of the last in KiB, the bins of six sizes, and the
+    // chunk of the fourth of these bins.
     let table = [
         (
             Interval::KiB4,
@@ -32,7 +33,7 @@ fn pr_3_the_index_table() {
     ];
     let sizes = [32_769, 36_865, 40_961, 131_136, 64 * MIB, 512 * MIB + 64];
     for (interval, regular, chunks, indices, chunk) in table {
-        // Upstream keeps chunks of up to 32 MiB in an array, larger ones in a map.
+        // Upstream keeps bins for chunks of up to 32 MiB in an array, and larger ones in a map.
         assert_eq!((32 * MIB - 32 * KIB) / interval.bytes(), regular);
         let bins = [0, 1, regular - 1];
         assert_eq!(

@@ -12,18 +12,17 @@ use crate::prmalloc::books::align;
 use crate::prmalloc::planner::planner_with;
 use crate::prmalloc::rig::{CountedBackend, Pool, pool_with, soon};
 
-/// Steps of one session. `owned` counts the bytes given to somebody; the mock checks the rest.
+/// Plays the steps of one session. `owner` marks each page with the session that has it; the mock checks the rest.
 fn session(pool: &Pool, seed: u64, steps: u32, owner: &[AtomicU64]) {
     let mut random = Random::new(seed);
     for step_number in 0..steps {
-        // The load changes from time to time, so that plans come and go.
+        // The load changes from time to time, so that plans are replaced.
         let scale = 1 + u64::from(step_number / 40) % 3;
         let step = pool.start();
         let mut held = Vec::new();
         for _ in 0..12 {
             let bytes = scale * (40_000 + random.below(4) * 30_000);
             let block = pool.alloc(bytes, align(64)).unwrap();
-            // Pages of 4 KiB of the mock's addresses, each marked by whoever has it.
             let pages = (block.get() >> 12)..((block.get() + bytes) >> 12);
             for page in pages.clone().skip(1) {
                 let mark = &owner[page as usize % owner.len()];
@@ -42,7 +41,7 @@ fn session(pool: &Pool, seed: u64, steps: u32, owner: &[AtomicU64]) {
         for (block, pages) in held {
             give_back(pool, block, pages, seed, owner);
         }
-        // Another session may keep two plans in use for now.
+        // This may fail, because other sessions may keep two plans in use.
         let _ = pool.end_step(step);
     }
 }
@@ -74,10 +73,10 @@ fn pr_9_sessions_share_a_pool_that_plans_and_switches_under_them() {
         }),
         ..soon()
     };
-    // Room for every life of the test: whoever runs a round may be kept from running while the
-    // others go on.
+    // There is room for every life of the test, because the thread that runs a round may be preempted while the others
+    // go on.
     let pool = pool_with(config, false, 1 << 15);
-    // More pages than the mock gives in this test, so that marks are never of two pages.
+    // More marks than the mock gives pages in this test, so that no two pages share a mark.
     let owner: Vec<AtomicU64> = (0..1 << 22).map(|_| AtomicU64::new(0)).collect();
     let four_at_once = || {
         std::thread::scope(|scope| {
@@ -88,7 +87,7 @@ fn pr_9_sessions_share_a_pool_that_plans_and_switches_under_them() {
         });
     };
     four_at_once();
-    // How many rounds there were is the scheduler's choice; one session makes the rest.
+    // The number of rounds so far depends on the scheduler; one session makes the rest.
     for _ in 0..60 {
         session(&pool, 5, 1, &owner);
     }
@@ -127,7 +126,7 @@ fn pr_9_each_round_is_given_to_one_of_the_threads_that_stop() {
                     let round = planner.stop(step);
                     barrier.wait();
                     if let Some(round) = round {
-                        // Counted, not asserted: the others wait for this thread.
+                        // Counted instead of asserted, because the others wait for this thread at the barrier.
                         let alone = running.fetch_add(1, Ordering::SeqCst) == 0;
                         let again = planner.run(round) == Ok(RoundEnd::Again);
                         wrong.fetch_add(u64::from(!alone || !again), Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Size bins planned from recorded steps: the vectors and counts of DeepRec's PRMalloc (a type of the model) and of
-//! ours, and the pools of both. The ids are those of `docs/CONFORMANCE.md`.
+//! Size bins planned from recorded steps: the vectors, the counts and the pools of DeepRec's PRMalloc (a type of the
+//! model) and of ours. The ids are those of `docs/CONFORMANCE.md`.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,

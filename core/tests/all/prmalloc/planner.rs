@@ -1,4 +1,4 @@
-//! PR-2: the number of runs after which planning ends; and the planner's handling of steps, rounds and settings.
+//! PR-2: the number of runs after which planning ends, and the planner's handling of steps, rounds and settings.
 
 use std::cell::Cell;
 
@@ -28,7 +28,7 @@ trait AnyPlanner {
     fn rounds(&self) -> i64;
 }
 
-/// Ours, with the step under way.
+/// Our planner, with the step under way.
 struct Ours(Planner, Option<OpenStep>);
 
 impl AnyPlanner for Ours {
@@ -94,7 +94,6 @@ fn cpu(window: upstream::Window) -> upstream::Planner {
     upstream::Planner::new(window, Fit::CPU, false)
 }
 
-/// Upstream's CPU form and ours, with this window.
 fn both(window: Window) -> [Box<dyn AnyPlanner>; 2] {
     [
         Box::new(cpu(upstream_window(window))),
@@ -111,7 +110,7 @@ fn step(planner: &mut dyn AnyPlanner, load: impl Fn(&mut dyn AnyPlanner, u64), r
     planner.stop();
 }
 
-/// Runs `load` in steps, counted from 1, until the planner is done. Gives the step and the rounds.
+/// Runs `load` in steps, counted from 1, until the planner is done. Returns the last step and the number of rounds.
 fn runs(planner: &mut dyn AnyPlanner, load: impl Fn(&mut dyn AnyPlanner, u64)) -> (u64, i64) {
     for run in 1..5000 {
         step(planner, &load, run);
@@ -122,7 +121,7 @@ fn runs(planner: &mut dyn AnyPlanner, load: impl Fn(&mut dyn AnyPlanner, u64)) -
     panic!("never done");
 }
 
-/// One large block, the same in each run.
+/// Records one large block, the same in each run.
 fn repeating(planner: &mut dyn AnyPlanner, run: u64) {
     planner.record(life(run));
 }
@@ -133,7 +132,7 @@ fn life(run: u64) -> AllocStat {
 
 fn nothing(_: &mut dyn AnyPlanner, _: u64) {}
 
-/// One block more in each run, all alive at once.
+/// Records one block more in each run, all of them alive at once.
 fn growing(planner: &mut dyn AnyPlanner, run: u64) {
     for i in 0..run.saturating_sub(90) {
         let stat = AllocStat::new(1000 * run + i, 1000 * run + 500 + i, 100_000);
@@ -181,7 +180,7 @@ fn pr_2_the_older_form_fits_once_at_the_start_of_run_1101() {
         repeating(&mut planner, run);
         assert_eq!(planner.state() == PlannerStage::On, run >= 3);
     }
-    // Runs 3, 4 and 5 were recorded; the fit is the round's, the caller's to run.
+    // Runs 3, 4 and 5 were recorded. The caller runs the round, which makes the fit.
     assert!(planner.start());
     assert_eq!(planner.state(), PlannerStage::Rounding);
     assert_eq!(planner.pending().len(), 3);
@@ -264,7 +263,7 @@ fn defect_11_reset_leaves_nothing_of_before() {
     for run in 1..=5 {
         step(&mut ours, repeating, run);
     }
-    // One life is recorded and in no round yet; a round is due and will be outdated.
+    // A recorded life is in no round yet, and the reset outdates a round that is due.
     let under_way = ours.0.start();
     repeating(&mut ours, 6);
     let round = ours.0.stop(under_way).unwrap();
@@ -286,10 +285,10 @@ fn defect_7_frees_during_a_round_count_for_the_next_and_upstream_loses_them() {
     let ours = planner(PlannerConfig::default().with_window(window(0, 5, 9)));
     let round = ours.stop(ours.start()).unwrap();
     ours.run(round).unwrap();
-    // Due and not yet run.
+    // This round is due but has not run yet.
     let round = ours.stop(ours.start()).unwrap();
     ours.record(life(1), 1);
-    // Comes too late for the round only if that had copied already; here it is in it.
+    // The free is in the round, because the round has not copied the lives yet.
     ours.run(round).unwrap();
     assert_eq!(ours.with_plans(|plans| plans.stats().len()), Some(1));
 
@@ -327,7 +326,7 @@ fn defect_8_blocks_older_than_a_few_steps_stay_out_of_the_plan() {
         planner.run(planner.stop(planner.start()).unwrap()).unwrap();
     }
     let step = planner.start();
-    // Now is step 6: born in 3, too old; born in 4, not.
+    // In step 6, a block from step 3 is too old, and one from step 4 is not.
     planner.record(AllocStat::new(1, 100, 40_000), 3);
     planner.record(AllocStat::new(2, 100, 40_000), 4);
     planner.run(planner.stop(step).unwrap()).unwrap();
@@ -344,7 +343,7 @@ fn defect_13_a_clock_that_steps_back_makes_a_life_of_one_moment() {
     planner.record(stat, 1);
     planner.record(AllocStat::new(10, 12, 40_000), 1);
     planner.run(planner.stop(step).unwrap()).unwrap();
-    // Both lived at 10 and needed memory then.
+    // All three were alive at tick 10.
     assert_eq!(planner.best().unwrap().bytes, 3 * 40_960);
 }
 

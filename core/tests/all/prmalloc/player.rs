@@ -1,8 +1,8 @@
 //! The player of the pools' scripts: a pool, ours or a form of upstream's, over the backend that counts.
 //!
-//! Blocks are `name=bytes@alignment`, at multiples of 64 without one. `step`, `run` and `plan` carry out operations as
-//! [`InUse`] does: in a step, outside of steps, and in steps until a plan serves. An outcome is the answer, how far the
-//! counts and the backend's calls went up, and what is held now where that changed.
+//! Blocks are `name=bytes@alignment`; the default alignment is 64. `step`, `run` and `plan` carry out operations with
+//! [`InUse`]: in a step, outside steps, and in steps until a plan serves. An outcome is the answer, the increases of
+//! the counts and of the backend's calls, and the bytes held where they have changed.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ enum Kind {
 pub struct Player {
     kind: Kind,
     in_use: InUse,
-    /// The addresses of blocks by name, also of freed ones.
+    /// The addresses of blocks by name, including freed ones.
     named: HashMap<String, Addr>,
     step: Option<OpenStep>,
     counts: HashMap<&'static str, u64>,
@@ -46,7 +46,7 @@ fn option(words: &[&str], key: &str) -> Option<u64> {
     Some(number(words[at + 1]))
 }
 
-/// Returns a pool of ours that plans soon, with its room and what it plans.
+/// Returns our pool, which plans soon, with the given options.
 fn ours(words: &[&str]) -> Kind {
     let mut config = PlannedPoolConfig {
         cap_bytes: option(words, "cap").unwrap_or(soon().cap_bytes),
@@ -62,7 +62,7 @@ fn ours(words: &[&str]) -> Kind {
     Kind::Ours(Box::new(pool_with(config, words.contains(&"small"), stats)))
 }
 
-/// Returns a pool of upstream's: its CPU form, planning soon, or its GPU form, which plans after so many steps.
+/// Returns upstream's pool: the CPU form, which plans soon, or the GPU form, which plans `after` a number of steps.
 fn upstreams(words: &[&str]) -> Kind {
     if words[0] == "cpu" {
         return Kind::Upstream(Box::new(upstream_soon()));
@@ -73,7 +73,7 @@ fn upstreams(words: &[&str]) -> Kind {
             start: 0,
             stop: stop as i64,
         }),
-        // Its asynchronous free.
+        // Upstream's asynchronous free.
         late_frees: words.contains(&"late"),
         ..Form::GPU
     };
@@ -192,7 +192,7 @@ impl Player {
         answers.join(" ")
     }
 
-    /// Frees blocks, or so many bytes behind one's start, or an address that is nobody's.
+    /// Frees addresses: `name` or `name+N` for a block, or a number for an address without a block.
     fn free(&mut self, words: &[&str]) -> String {
         let mut answers = Vec::new();
         for word in words {

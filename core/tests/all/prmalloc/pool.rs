@@ -1,4 +1,4 @@
-//! PR-4 to PR-8: the pool over a backend that counts, most of it as scripts.
+//! PR-4 to PR-8: the pool over a backend that counts, mostly as scripts.
 
 use larder_core::prmalloc::{PlannedPoolConfig, Replan};
 use larder_model::prmalloc::{Form, Window};
@@ -7,7 +7,7 @@ use crate::prmalloc::books::{KIB, align};
 use crate::prmalloc::player::Player;
 use crate::prmalloc::rig::{CountedBackend, InUse, planned_pool, pool, soon, until_planned};
 
-/// The pool, ours and upstream's.
+/// Cases of our pool and upstream's.
 mod both {
     use super::Player;
 
@@ -35,7 +35,7 @@ mod both {
     }
 }
 
-/// Plans that are replaced.
+/// Cases in which a plan is replaced.
 mod replan {
     use super::Player;
 
@@ -51,7 +51,7 @@ mod replan {
     }
 }
 
-/// Upstream's GPU form alone.
+/// Cases of upstream's GPU form.
 mod gpu_form {
     use super::Player;
 

@@ -1,5 +1,5 @@
-//! Ten thousand random traces: every plan is valid, and ours needs neither more than upstream's best nor less than
-//! the live bytes.
+//! Ten thousand random traces: every plan is valid, and ours needs at most as much memory as upstream's best and at
+//! least the live bytes.
 
 use larder_core::pack::Lifetime;
 use larder_core::pack::{Packer, validate};
@@ -12,7 +12,7 @@ use crate::prmalloc::books::{AnyPlans, align, check, max_live, plans};
 
 const TRACES: u64 = 10_000;
 
-/// A trace as a pool records it: logical ticks, in the order of the frees.
+/// Returns a trace as a pool records it: in logical ticks and in the order of the frees.
 fn trace(seed: u64) -> Vec<AllocStat> {
     let mut random = Random::new(seed);
     let sizes = 1 + random.below(12);
@@ -37,7 +37,7 @@ fn trace(seed: u64) -> Vec<AllocStat> {
     stats
 }
 
-/// Ours, sorted alone: what it needs without its second way.
+/// The first of our two ways of planning, which sorts the lives.
 const SORTED: Fit = Fit {
     touching_share: true,
     ..Fit::GPU
@@ -65,7 +65,7 @@ fn f3_the_default_needs_at_most_what_upstream_needs_and_at_least_what_is_alive()
         for interval in Interval::ALL {
             let of_sorted = sorted.memory_bytes(interval);
             let of_theirs = theirs.memory_bytes(interval);
-            // The smaller of both ways, no bin's chunk being less aligned than its lives.
+            // Ours is the smaller result of both ways, because no chunk of a bin is less aligned than its lives.
             assert_eq!(
                 ours.memory_bytes(interval),
                 of_sorted.min(of_theirs),
@@ -146,7 +146,7 @@ fn f3_in_one_bin_sorted_lives_need_as_many_blocks_as_are_alive_at_once() {
     }
 }
 
-/// Four rounds of a step. Blocks know the lives of all rounds, or of the last one.
+/// Plans four rounds of a step. Blocks know the lives of all rounds, or with `anew` only those of the last round.
 fn four_rounds(plans: &mut impl AnyPlans, touching_share: bool, anew: bool, seed: u64) {
     let (mut former, mut known) = (0, Vec::new());
     for round in 0..4 {
@@ -182,7 +182,7 @@ fn a_second_round_of_the_same_step_is_valid_and_never_shrinks_the_plan() {
 
 #[test]
 fn blocks_that_live_across_rounds_get_places_of_their_own() {
-    // Freed in the step after: two are alive at each beginning, though each round frees one.
+    // Each block is freed in the next step, so two are alive at the start of a step, though each round has one free.
     let mut plans = plans();
     for round in 0..4 {
         plans.push(AllocStat::new(10 * round, 10 * round + 12, 40_000));

@@ -1,4 +1,4 @@
-//! Pools, ours and upstream's, over a backend that counts its calls, refuses on demand and checks releases.
+//! Our pool and upstream's, over a backend that counts calls, refuses on demand and checks releases.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ use crate::prmalloc::books::{align, room};
 /// The backend's first address.
 pub const FIRST: u64 = 1 << 40;
 
-/// A backend whose addresses ascend, with gaps, and are never given twice.
+/// A backend whose addresses ascend, with gaps, so that none is given twice.
 pub struct Mock {
     next: AtomicU64,
     pub capacity_bytes: AtomicU64,
@@ -65,7 +65,7 @@ impl SubAllocator for Mock {
         {
             return Err(SubAllocError);
         }
-        // Aligned to what was asked for and to nothing more.
+        // The start is aligned to no more than the requested alignment.
         let step = request.align.bytes();
         let start = self.next.load(Ordering::SeqCst).next_multiple_of(2 * step) + step;
         let range = AddrRange::new(Addr::new(start), request.bytes).ok_or(SubAllocError)?;
@@ -94,7 +94,7 @@ impl SubAllocator for Mock {
 
 pub type Pool = TensorPool<Mock>;
 
-/// A pool with room for so many stats, and records enough for them.
+/// Returns our pool with room for `stats` stats and for enough records.
 pub fn pool_with(config: PlannedPoolConfig, small: bool, stats: usize) -> Pool {
     let records = stats.min(4096);
     let room = PlanCapacity {
@@ -108,14 +108,14 @@ pub fn pool(config: PlannedPoolConfig) -> Pool {
     pool_with(config, false, 1 << 10)
 }
 
-/// Plans after two repeating steps.
+/// A window that plans after two repeating steps.
 pub const SOON: Window = Window {
     start: 0,
     stable: 0,
     max: 50,
 };
 
-/// The default in multiples of 64 bytes, planning soon and never again.
+/// Returns the default with a unit of 64 bytes, which plans soon and never again.
 pub fn soon() -> PlannedPoolConfig {
     let mut config = PlannedPoolConfig::new();
     config.planner.window = SOON;
@@ -141,7 +141,7 @@ impl OverMock for Upstream {
     }
 }
 
-/// Upstream's, which threads share behind one lock.
+/// Upstream's pool, which threads share behind one lock.
 pub struct Upstream {
     pool: Mutex<upstream::TensorPool<&'static Mock>>,
     backend: &'static Mock,
@@ -155,7 +155,7 @@ pub fn upstream(form: Form, small: bool) -> Upstream {
     }
 }
 
-/// Upstream's CPU form, planning after two repeating steps.
+/// Returns upstream's CPU form, which plans after two repeating steps.
 pub fn upstream_soon() -> Upstream {
     let Window { start, stable, max } = SOON;
     let form = Form {
@@ -166,7 +166,7 @@ pub fn upstream_soon() -> Upstream {
 }
 
 impl Upstream {
-    /// Virtual blocks of a bin of the 4 KiB plan.
+    /// Returns the number of virtual blocks of a bin in the 4 KiB plan.
     pub fn virtuals_of(&self, class: u64) -> usize {
         let pool = self.pool.lock().unwrap();
         let plan = pool.planner().plans().of(Interval::KiB4);
@@ -214,7 +214,7 @@ impl AnyPool for Upstream {
     }
 }
 
-/// The pool after steps with these until it serves from a plan.
+/// Runs steps with `ops` until the pool serves from a plan.
 #[track_caller]
 pub fn planned<P: AnyPool>(pool: P, ops: &str) -> P {
     until_planned(&pool, ops);

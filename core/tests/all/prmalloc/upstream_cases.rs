@@ -1,4 +1,4 @@
-//! Upstream's own test cases, which the model has, over each form of the pool.
+//! Upstream's own test cases, taken from the model, over each form of the pool.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,8 @@ use larder_model::prmalloc::{Form, cases};
 use crate::prmalloc::books::MIB;
 use crate::prmalloc::rig::{OverMock, pool_with, upstream};
 
-/// Upstream's CPU form, its GPU form on a device of 1 GiB, and ours; and whether sizes up to 32 KiB are planned.
+/// Runs a test on upstream's CPU form, on its GPU form with a device of 1 GiB, and on ours. Tells it whether sizes up
+/// to 32 KiB are planned.
 fn each_form(test: impl Fn(&dyn OverMock, bool)) {
     test(&upstream(Form::CPU, false), false);
     let device = upstream(Form::GPU, true);

@@ -1,4 +1,4 @@
-//! PR-1: the vectors V1 to V9, with the blocks of each bin, and our results for them.
+//! PR-1: the vectors V1 to V9, with the blocks of each bin, for upstream and for ours.
 
 use larder_core::prmalloc::Interval;
 use larder_model::prmalloc::{Fit, Plans};
@@ -6,10 +6,10 @@ use larder_model::prmalloc::{Fit, Plans};
 use crate::golden;
 use crate::prmalloc::books::{AnyPlans, planned, plans};
 
-/// The player of the vectors: the lives of one, as (begin, end, bytes).
+/// The player of the vectors, with the lives (begin, end, bytes) of the current one.
 struct Player(Vec<(u64, u64, u64)>);
 
-/// Returns the words of plans: the bytes of each, the best, and the bins of the 4 KiB plan.
+/// Describes plans: the bytes of each, the best, and the bins of the 4 KiB plan.
 fn words(plans: impl AnyPlans) -> String {
     let [small, middle, large] = plans.totals();
     let (best, bytes) = plans.best();

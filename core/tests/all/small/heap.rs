@@ -1,4 +1,4 @@
-//! `Heap` over one region: random programs, exhaustion, misuse.
+//! `Heap` over one region: random programs, exhaustion and misuse.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;

@@ -275,7 +275,7 @@ fn files_that_contradict_themselves_are_damaged() {
         assert_eq!(loaded, Err(SavedPlansError::Damaged), "{number} at {at}");
         assert_eq!(saved(&world), saved(&World::new()), "nothing has changed");
     }
-    // An empty shape, whose entries are another's.
+    // An empty shape, whose entries belong to another shape.
     let mut plans = plans.clone();
     let other = header + shape;
     let sum = word(len) + word(inherited) + word(other);

@@ -129,7 +129,7 @@ fn neighbours_that_go_at_different_times_are_told_apart() {
 #[test]
 fn a_shape_learns_what_the_step_before_leaves_also_after_its_first_time() {
     let mut world = World::new();
-    // The shapes on both sides of it in the table must not change.
+    // The shapes on both sides of the learned one in the table must not change.
     world.step(&[300, 20, -1, -2]);
     let mut cache = None;
     for round in 0..6 {

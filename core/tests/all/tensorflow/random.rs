@@ -1,5 +1,6 @@
 //! Random sequences. Without counts, each block is the one that CONFORMANCE 8.3 names; with counts, none has memory
-//! freed after its demand. `cli/src/replay/upstream_agrees_tests.rs` compares addresses with those of another BFC.
+//! freed after its demand, unless the free is safe. `cli/src/replay/upstream_agrees_tests.rs` compares addresses with
+//! those of another BFC.
 
 use std::collections::BTreeMap;
 
