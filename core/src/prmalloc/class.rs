@@ -156,7 +156,7 @@ impl SmallClass {
     /// Number of class numbers, including 0, which names no class.
     pub const NUMBERS: usize = SIZES.len();
 
-    /// Returns the class of a size, or `None` above 32 KiB. A size of 0 has the first class. O(1).
+    /// Returns the class of a size, or `None` above 32 KiB. A size of 0 is in the first class. O(1).
     pub const fn of(bytes: u64) -> Option<Self> {
         if bytes > SMALL_MAX_BYTES {
             return None;

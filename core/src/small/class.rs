@@ -1,17 +1,17 @@
 //! Size classes: the block size that serves a layout.
 //!
-//! Computed without a table, so that a constant layout folds to a constant class. Classes are 8 bytes, then every 16
-//! bytes up to 1 KiB, then four for each doubling up to 128 KiB: above 64 bytes at most a fifth of a block is lost to
-//! rounding.
+//! The class is computed without a table, so that a constant layout folds to a constant class. The classes are 8 bytes,
+//! then every multiple of 16 bytes up to 1 KiB, then four sizes for each doubling up to 128 KiB. Above 64 bytes, at
+//! most a fifth of a block is lost to rounding.
 //!
 //! ```text
 //! index   0   1   2   3   4  ...  65   66   67   68   69   70  ...      93
 //! bytes   8   8  16  32  48     1024 1280 1536 1792 2048 2560      131072
 //! ```
-//! The 8-byte class serves layouts of up to 8 bytes whose alignment is 8, such as a boxed pointer; the alignment is
-//! nearly always known to the compiler. Short strings, whose length is not known, get 16 bytes, as they would with 9
-//! bytes: so one compare selects the fast path. Index 0 stays empty: the address of a bin then takes an addition and a
-//! mask.
+//! The 8-byte class serves layouts of up to 8 bytes whose alignment is 8, such as a boxed pointer. The alignment is
+//! nearly always known to the compiler. Short strings, whose length is not known, get 16 bytes even if they have 8
+//! bytes or less, so that one compare selects the fast path. Index 0 has no blocks, so that the address of a bin takes
+//! only an addition and a mask.
 
 /// Number of classes.
 pub const CLASSES: usize = 94;
@@ -41,9 +41,8 @@ impl SizeClass {
     /// The 8-byte class.
     pub const EIGHT: Self = Self(1);
 
-    /// Returns the class that serves `size` bytes at a multiple of `align`, a power of two, or `None` if the block is
-    /// too large or its alignment too coarse. The result depends on the layout only, so a free finds the class from the
-    /// layout.
+    /// Returns the class that serves `size` bytes at a multiple of `align`, a power of two. Returns `None` if the size
+    /// or the alignment is too large. The result depends only on the layout, so a free finds the class from the layout.
     #[inline(always)]
     pub const fn of(size: usize, align: usize) -> Option<Self> {
         // Blocks of the 8-byte class are at multiples of 8, all others at multiples of 16.
@@ -59,9 +58,9 @@ impl SizeClass {
         Self::of_aligned(size, align)
     }
 
-    /// Returns whether a layout is like that of most blocks: up to 1 KiB, at an alignment that all blocks of such a
-    /// size have anyway, and not of the 8-byte class. This is one compare if the alignment is known.
-    /// [`of_common`](Self::of_common) then returns the layout's class, which keeps other layouts out of fast paths.
+    /// Returns whether a layout is like that of most blocks: up to 1 KiB, with an alignment that all blocks of such a
+    /// size have anyway, and not of the 8-byte class. If the alignment is known, this takes one compare.
+    /// [`of_common`](Self::of_common) returns the class of such a layout, so that fast paths need not deal with others.
     #[inline(always)]
     pub const fn is_common(size: usize, align: usize) -> bool {
         let least = if align < 8 { 1 } else { 9 };
@@ -76,12 +75,12 @@ impl SizeClass {
         Self(size.div_ceil(SPACING) + 1)
     }
 
-    /// Returns the class of a layout whose alignment matters: that of the size rounded up to the alignment.
+    /// Returns the class of a layout whose alignment matters: the class of the size rounded up to the alignment.
     const fn of_aligned(size: usize, align: usize) -> Option<Self> {
         if size > MAX_SMALL_BYTES || align > MAX_SMALL_ALIGN {
             return None;
         }
-        // At most 128 KiB + 4 KiB, so nothing overflows.
+        // The sum is at most 128 KiB + 4 KiB, so nothing overflows.
         let bytes = match size {
             0 => align,
             _ => (size + align - 1) & !(align - 1),
@@ -98,13 +97,13 @@ impl SizeClass {
     #[inline(always)]
     const fn of_bytes(size: usize) -> Self {
         if size <= LINEAR_BYTES {
-            // 0 bytes are of the 8-byte class.
+            // A size of 0 is in the 8-byte class.
             return Self(size.div_ceil(SPACING) + 1);
         }
         Self::of_long(size)
     }
 
-    /// Returns whether a layout is longer than a common one, and otherwise like it. Two compares.
+    /// Returns whether a layout is longer than a common one, and otherwise like it. This takes two compares.
     #[inline(always)]
     pub const fn is_long(size: usize, align: usize) -> bool {
         size.wrapping_sub(LINEAR_BYTES + 1) < MAX_SMALL_BYTES - LINEAR_BYTES && align <= SPACING
@@ -138,7 +137,7 @@ impl SizeClass {
         Self(index as usize)
     }
 
-    /// Returns whether it is a class of long layouts, which are longer than any common one.
+    /// Returns whether this is a class of long layouts, which are longer than any common one.
     #[inline(always)]
     pub const fn is_of_long(self) -> bool {
         self.0 >= FIRST_GEOMETRIC
@@ -154,7 +153,7 @@ impl SizeClass {
         (0..CLASSES).map(Self)
     }
 
-    /// Returns its index, below [`CLASSES`].
+    /// Returns the index of the class, below [`CLASSES`].
     #[inline(always)]
     pub const fn index(self) -> usize {
         self.0
@@ -185,7 +184,7 @@ impl SizeClass {
         }
     }
 
-    /// Returns how many free blocks a bin of `bin_bytes` bytes holds, at least one.
+    /// Returns the number of free blocks that a bin of `bin_bytes` bytes holds, at least one.
     pub const fn bin_blocks(self, bin_bytes: usize) -> usize {
         let blocks = bin_bytes / self.block_bytes();
         if blocks == 0 {

@@ -1,9 +1,9 @@
 //! [`Heap`]: small blocks and best fit under one lock, over one region, for programs without an
 //! operating system; [`StaticHeap`]: the same with its region inside.
 //!
-//! Small layouts are served from a thread cache, as in a thread of the process heap; a layout without spans, or whose
-//! span cannot be allocated, is served by the BFC block by block. When memory runs out, the cache is flushed and every
-//! idle span joins its neighbours before null is returned.
+//! Small layouts are served from a thread cache, as in a thread of the process heap; a layout without spans, or one
+//! whose span cannot be allocated, is served by the BFC as a single block. When memory runs out, the cache is flushed
+//! and every idle span joins its neighbours before null is returned.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -41,9 +41,10 @@ pub struct HeapStats {
 
 /// A heap over one region of memory, behind one lock; `W` is how threads wait for it.
 ///
-/// For kernels, firmware and other programs without an OS, as `#[global_allocator]` or by itself. O(1) for small
-/// blocks; bookkeeping takes 3 to 7 % of the region and 24 KiB in the value itself. Never panics, and calls nothing
-/// outside. Not to be used from an interrupt that may have interrupted a call of the same heap.
+/// It is meant for kernels, firmware and other programs without an OS, as the `#[global_allocator]` or by itself. Calls
+/// for small blocks are O(1). Bookkeeping takes 3 to 7 % of the region and 24 KiB in the value itself. The heap never
+/// panics and calls no other code. It must not be used from an interrupt that may have interrupted a call of the same
+/// heap.
 ///
 /// ```
 /// use larder_core::Heap;
@@ -63,7 +64,7 @@ pub struct HeapStats {
 /// ```
 pub struct Heap<W: Wait = Spin>(Locked<Option<HeapState>, W>);
 
-/// Maximum bytes for which a copy is faster than taking the lock again.
+/// Maximum number of bytes for which copying under the lock is faster than taking the lock again.
 const COPIED_UNDER_LOCK: usize = 1024;
 
 /// The state behind the lock.
@@ -93,25 +94,25 @@ impl<W: Wait> Heap<W> {
         Self(Locked::new(None))
     }
 
-    /// Takes a region as the heap's memory. O(bytes of its tables), 3 to 7 % of the region.
+    /// Takes a region as the heap's memory. O(bytes of its tables), which are 3 to 7 % of the region.
     ///
     /// # Errors
-    /// [`RegionError::Claimed`] if the heap has a region already, and another error if this region is too small.
+    /// [`RegionError::Claimed`] if the heap already has a region, and another error if this region is too small.
     ///
     /// # Safety
-    /// `bytes` bytes from `start` are valid for reads and writes, and belong to this heap alone from now on.
+    /// `bytes` bytes from `start` are valid for reads and writes, and belong to this heap alone from then on.
     pub unsafe fn claim(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
         self.0.with(|state| {
             if state.is_some() {
                 return Err(RegionError::Claimed);
             }
-            // SAFETY: the bytes are valid and belong to this heap alone from now on, and it has no state yet.
+            // SAFETY: the bytes are valid and belong to this heap alone from then on, and it has no state yet.
             *state = Some(unsafe { HeapState::new(start, bytes) }?);
             Ok(())
         })
     }
 
-    /// Returns the current numbers. O(chunks and idle small blocks).
+    /// Returns the current counters. O(chunks and idle small blocks).
     pub fn stats(&self) -> HeapStats {
         self.0.with(|state| {
             state
@@ -129,7 +130,7 @@ impl<W: Wait> Heap<W> {
         });
     }
 
-    /// Returns whether all invariants hold. For tests; walks everything.
+    /// Checks all invariants by a walk over everything, for tests. Returns whether they hold.
     pub fn is_sound(&self) -> bool {
         self.0.with(|state| match state {
             Some(state) => state.set.is_sound() && state.pages.is_sound(),
@@ -140,12 +141,12 @@ impl<W: Wait> Heap<W> {
 
 impl HeapState {
     /// # Safety
-    /// `bytes` bytes from `start` are valid for reads and writes, and belong to the value alone from now on.
+    /// `bytes` bytes from `start` are valid for reads and writes, and belong to the value alone from then on.
     unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, RegionError> {
         Ok(Self {
             cache: ThreadCache::new(),
             set: SpanSet::without_transfer_caches(),
-            // SAFETY: the bytes are valid and the value's alone.
+            // SAFETY: the bytes are valid and belong to the value alone.
             pages: unsafe { RegionPages::new(start, bytes) }?,
             refused_frees: 0,
         })
@@ -154,7 +155,7 @@ impl HeapState {
     #[inline]
     fn alloc(&mut self, layout: Layout) -> *mut u8 {
         if let Some(class) = self.pages.class_of(layout.size(), layout.align()) {
-            // SAFETY: the bin is this heap's, under its lock, and its blocks are free (SLOT1).
+            // SAFETY: the bin belongs to this heap, which is locked, and its blocks are free (SLOT1).
             let block = unsafe { CacheBin::pop(self.cache.of(class)) };
             if !block.is_null() {
                 return block;
@@ -172,7 +173,7 @@ impl HeapState {
         block.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// Returns a block from the layers behind the cache.
+    /// Returns a block from the layers below the cache.
     fn find(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let Some(class) = self.pages.class_of(layout.size(), layout.align()) else {
             return self.pages.alloc_block(layout.size(), layout.align());
@@ -197,9 +198,9 @@ impl HeapState {
             self.refused_frees += 1;
             return;
         }
-        // SAFETY: a block of this class, which the caller no longer uses; the bin is this heap's.
+        // SAFETY: this is a block of the class, which the caller no longer uses; the bin belongs to this heap.
         if !unsafe { CacheBin::push(self.cache.of(class), block) } {
-            // SAFETY: a block of this class, which the bin did not take.
+            // SAFETY: this is a block of the class, which the bin did not take.
             unsafe { self.free_slow(block, class) };
         }
     }
@@ -211,15 +212,15 @@ impl HeapState {
         let bin = self.cache.of(class);
         // SAFETY: this heap's set has no remote-free queue, and its cache and pages are the same at every call.
         unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.pages) };
-        // SAFETY: the bin is this heap's own, under its lock, and takes a free block of its class.
+        // SAFETY: the bin belongs to this heap, which is locked, and takes a free block of its class.
         if !unsafe { CacheBin::push(bin, block) } {
             // A bin that was never refilled has no capacity yet.
-            // SAFETY: the bin did not take the block, so it is still this heap's to free.
+            // SAFETY: the bin did not take the block, so this heap may still free it.
             unsafe { self.set.free(ptr::null(), block, &mut self.pages) };
         }
     }
 
-    /// Returns whether a block of this class, but not one that was just freed, may start here.
+    /// Returns whether a block of this class may start here. Returns `false` for a block that was just freed.
     fn is_block(&self, block: *mut u8, class: SizeClass) -> bool {
         let fits = match self.pages.span_of(block) {
             Some(span) => {
@@ -229,7 +230,7 @@ impl HeapState {
             }
             None => self.pages.block_bytes(block) > 0,
         };
-        // SAFETY: the cache is this heap's, under its lock, and its blocks are free (SLOT1).
+        // SAFETY: the cache belongs to this heap, which is locked, and its blocks are free (SLOT1).
         fits && !unsafe { self.cache.has(class, block) }
     }
 
@@ -245,7 +246,8 @@ impl HeapState {
         unsafe { self.set.trim(ptr::null(), &mut all, &mut self.pages) };
     }
 
-    /// Returns the block resized in place, or a new block without contents, or null.
+    /// Resizes the block in place and returns it. If that is not possible, returns a new block without the contents, or
+    /// null.
     fn resize(&mut self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let old = self.pages.class_of(layout.size(), layout.align());
         let new = self.pages.class_of(new_size, layout.align());
@@ -259,7 +261,7 @@ impl HeapState {
                 }
             }
             (_, Some(new)) => {
-                // SAFETY: the bin is this heap's, under its lock, and its blocks are free (SLOT1).
+                // SAFETY: the bin belongs to this heap, which is locked, and its blocks are free (SLOT1).
                 let block = unsafe { CacheBin::pop(self.cache.of(new)) };
                 if !block.is_null() {
                     return block;
@@ -284,7 +286,7 @@ impl HeapState {
                 None => self.pages.block_bytes(block),
             };
         };
-        // SAFETY: the cache is this heap's, under its lock, and its blocks are free (SLOT1).
+        // SAFETY: the cache belongs to this heap, which is locked, and its blocks are free (SLOT1).
         unsafe { self.cache.for_each(count) };
         HeapStats {
             region_bytes: numbers.bytes,
@@ -323,7 +325,7 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let kept = layout.size().min(new_size);
         let copy = |to: *mut u8| {
-            // SAFETY: both blocks hold that many bytes, and they are different blocks.
+            // SAFETY: both blocks have at least `kept` bytes, and they are different blocks.
             unsafe { ptr::copy_nonoverlapping(block, to, kept) };
         };
         let (moved, is_pending) = self.0.with(|state| {
@@ -334,21 +336,22 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
             let stays = moved == block || moved.is_null();
             if !stays && kept <= COPIED_UNDER_LOCK {
                 copy(moved);
-                // SAFETY: a block of this heap with this layout, no longer in use since its contents have moved.
+                // SAFETY: this is a block of this heap with this layout, no longer in use since its contents have
+                // moved.
                 unsafe { state.free(block, layout) };
             }
             (moved, !stays && kept > COPIED_UNDER_LOCK)
         });
         if is_pending {
             copy(moved);
-            // SAFETY: a block of this heap with this layout, no longer in use since its contents have moved.
+            // SAFETY: this is a block of this heap with this layout, no longer in use since its contents have moved.
             unsafe { self.dealloc(block, layout) };
         }
         moved
     }
 }
 
-/// A [`Heap`] with its region inside: a global allocator in one line, without a claim.
+/// A [`Heap`] with its region inside: a global allocator in one line, without a call of [`claim`](Heap::claim).
 ///
 /// ```
 /// use larder_core::StaticHeap;
@@ -375,8 +378,8 @@ impl<const BYTES: usize, W: Wait> Default for StaticHeap<BYTES, W> {
 }
 
 impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
-    /// Creates a heap over `BYTES` bytes of its own, at least 32 KiB; fewer do not compile. Keep it in a `static`: its
-    /// blocks are part of it, and a heap that is moved after it has allocated a block allocates no more.
+    /// Creates a heap with a region of `BYTES` bytes. Fewer than 32 KiB do not compile. Keep the heap in a `static`:
+    /// its blocks are part of it, and a heap that is moved after its first allocation allocates no more blocks.
     pub const fn new() -> Self {
         const { assert!(BYTES >= MIN_BYTES, "a heap needs 32 KiB at least") };
         Self {
@@ -385,7 +388,7 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
         }
     }
 
-    /// Returns the current numbers; all 0 before the first allocation.
+    /// Returns the current counters, which are all 0 before the first allocation.
     pub fn stats(&self) -> HeapStats {
         self.with(|state| state.map_or(HeapStats::default(), |state| state.stats()))
     }
@@ -399,8 +402,8 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
         });
     }
 
-    /// Runs `f` with the state behind the lock. A heap that was moved has no state, because its tables are in its
-    /// former place.
+    /// Runs `f` with the state behind the lock. A heap that was moved has no state, because its tables are at its
+    /// former address.
     #[inline]
     fn with<R>(&self, f: impl FnOnce(Option<&mut HeapState>) -> R) -> R {
         let start = self.region.get().cast::<u8>();
@@ -411,19 +414,19 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
     }
 }
 
-/// Creates the heap, out of line: the allocation must not need the stack that this takes.
+/// Creates the heap. This is out of line, because the allocation itself must not need the stack that this takes.
 ///
 /// # Safety
-/// `bytes` bytes from `start` are valid for reads and writes, and belong to the heap alone from now on.
+/// `bytes` bytes from `start` are valid for reads and writes, and belong to the heap alone from then on.
 #[cold]
 #[inline(never)]
 unsafe fn claim_at_first(state: &mut Option<HeapState>, start: *mut u8, bytes: usize) {
-    // SAFETY: the bytes are valid and the heap's alone.
+    // SAFETY: the bytes are valid and belong to the heap alone.
     *state = unsafe { HeapState::new(start, bytes) }.ok();
 }
 
-// SAFETY: the heap inside serves every call and is a `GlobalAlloc`. After a move, without its region, no call reaches
-// the old memory.
+// SAFETY: the heap inside serves every call and is a `GlobalAlloc`. After a move it no longer has its region, and no
+// call reaches the old memory.
 unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -433,7 +436,7 @@ unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
             Some(state) if state.pages.start() != start => ptr::null_mut(),
             Some(state) => state.alloc(layout),
             None => {
-                // SAFETY: the region is this heap's, and claimed once, under the lock.
+                // SAFETY: the region belongs to this heap and is claimed once, under the lock.
                 unsafe { claim_at_first(state, start, BYTES) };
                 match state {
                     Some(state) => state.alloc(layout),

@@ -17,19 +17,19 @@ use core::ops::Range;
 /// Maximum number of units in a span.
 const UNITS: usize = 128;
 
-/// A span's holes, one bit for each unit. Packed, since a span's record has no byte to spare.
+/// A span's holes, one bit for each unit. The type is packed, because a span's record has no byte to spare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(Rust, packed)]
 pub(super) struct Holes {
     bits: u128,
-    /// Length of a unit, as a power of two; meaningless while there are no holes.
+    /// Binary logarithm of a unit's length; meaningless while there are no holes.
     unit_shift: u8,
 }
 
 /// Number of units counted at the same time, kept low because the stack may be small.
 const COUNTED: usize = 16;
 
-/// Bytes of free blocks in each of several units, from `first` on.
+/// Bytes of free blocks in each of several units, starting with unit `first`.
 pub(super) struct FreeTally {
     first: usize,
     bytes: [u32; COUNTED],
@@ -69,8 +69,8 @@ impl Holes {
         self.bits == 0
     }
 
-    /// Returns these holes with the length of a unit set, for memory that is returned in pages of `page_bytes`, a power
-    /// of two. Returns `None` if a unit would be the whole span.
+    /// Returns these holes with the unit length that suits memory returned in pages of `page_bytes`, a power of two.
+    /// Returns `None` if a unit would be the whole span.
     pub(super) fn with_pages(self, grid: &Grid, page_bytes: usize) -> Option<Self> {
         let unit = (grid.span_bytes / UNITS)
             .max(page_bytes)
@@ -114,19 +114,20 @@ impl Holes {
         !self.is_empty() && self.units_of(number, grid).any(|unit| self.has(unit))
     }
 
-    /// Returns how many blocks overlap a hole. O(carved).
+    /// Returns the number of blocks that overlap a hole. O(carved).
     pub(super) fn blocks(self, grid: &Grid) -> usize {
         (0..grid.carved)
             .filter(|number| self.have_block(*number, grid))
             .count()
     }
 
-    /// Returns the first units of the counts that together cover all units.
+    /// Returns the first unit of each count; together the counts cover all units.
     pub(super) fn counts(self, grid: &Grid) -> impl Iterator<Item = usize> {
         (0..grid.span_bytes >> self.unit_shift).step_by(COUNTED)
     }
 
-    /// Returns a count from unit `first` on that includes the holed blocks. O(carved), without touching a block.
+    /// Returns a count that starts with unit `first` and includes the holed blocks. O(carved), without touching a
+    /// block.
     pub(super) fn tally(self, grid: &Grid, first: usize) -> FreeTally {
         let mut tally = FreeTally {
             first,
@@ -173,7 +174,7 @@ impl Holes {
         (self.bits.count_ones() as usize) << self.unit_shift
     }
 
-    /// Returns the holes of both.
+    /// Returns the union of both.
     pub(super) const fn and(self, other: Self) -> Self {
         Self {
             bits: self.bits | other.bits,
@@ -236,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Scans where `used` returns false, and checks every byte.
+    /// Scans a span whose used blocks are those for which `used` returns true, and checks every byte.
     fn scan(grid: &Grid, holes: Holes, used: impl Fn(usize) -> bool) -> Holes {
         let holes = holes.with_pages(grid, PAGE).unwrap_or(Holes::NONE);
         let found = holes.counts(grid).fold(holes.cleared(), |found, first| {

@@ -1,4 +1,5 @@
-//! [`Mask`]: hides the links of free blocks, so that a write into one can neither forge nor reveal a link.
+//! [`Mask`]: hides the links of free blocks, so that a stray access to a free block can neither forge nor reveal a
+//! link.
 
 use super::slot::{Links, Slot};
 use crate::sync::{AtomicUsize, Ordering};
@@ -10,11 +11,11 @@ const ALIGN: usize = 8;
 /// Maximum number of bits in which addresses of a program differ, if words have more.
 const ADDRESS_BITS: u32 = 48;
 
-/// A secret that is drawn once, and the reaction to a link that was not masked with it.
+/// A secret that is drawn once, and the reaction to a link that was not masked with the secret.
 ///
-/// A link is mixed with the address of its slot, then multiplied by the secret, so that a change of any bit changes all
-/// bits above it. Of changes to the six lower bytes about one in 60,000 looks like a link, and then leads to a random
-/// address.
+/// A link is mixed with the address of its slot and then multiplied by the secret, so that a change of any bit changes
+/// all bits above it. About one in 60,000 changes to the six lower bytes yields a word that looks like a link, which
+/// then leads to a random address.
 #[derive(Debug)]
 pub struct Mask {
     /// The key, which is odd; 0 before it is drawn.
@@ -31,8 +32,8 @@ impl PartialEq for Mask {
 impl Eq for Mask {}
 
 impl Mask {
-    /// Creates a mask without a secret. `changed` receives the block whose link was changed, while locks of its heap
-    /// are held.
+    /// Creates a mask without a secret. `changed` is called with the block whose link was changed, while locks of its
+    /// heap are held.
     #[cfg(not(larder_loom))]
     pub const fn new(changed: fn(*mut u8) -> !) -> Self {
         Self {
@@ -41,12 +42,12 @@ impl Mask {
         }
     }
 
-    /// Returns the links of all heaps with this mask. If the `secret` of the first call returns a number, they are
-    /// masked; otherwise they are plain from then on.
+    /// Returns the links of all heaps with this mask. If `secret` returns a number in the first call, the links are
+    /// masked from then on; otherwise they are plain.
     pub fn links(&'static self, secret: impl FnOnce() -> Option<usize>) -> Links {
         let mut key = self.key.load(Ordering::Relaxed);
         if key == 0 {
-            // Odd, and never the key of plain links.
+            // The key is odd, and never that of plain links.
             let drawn = secret().map_or(PLAIN, |secret| secret | 3);
             // Relaxed: the key is the only shared value.
             let entered =

@@ -1,21 +1,20 @@
 //! Small blocks: size classes, spans, and the lists of free blocks.
 //!
-//! This is the only part of the core that touches the memory it manages: a free block holds the link to the next one.
-//! Free lists for each run of pages, and a second list for blocks that other threads free, are mimalloc's idea (Leijen,
-//! Zorn, de Moura 2019); a free finds its class from the layout without a look-up, which Rust's interface allows and
-//! C's does not.
+//! This is the only part of the core that touches the memory that it manages: a free block holds the link to the next
+//! one. Free lists for each run of pages, and a second list for blocks that other threads free, are mimalloc's idea
+//! (Leijen, Zorn, de Moura 2019). A free finds the class from the layout, without a look-up; Rust's interface allows
+//! that and C's does not.
 //!
 //! # Files
-//! `class` sizes · `slot` free blocks as links · `mask` hidden links · `thread_cache` a thread's cached blocks ·
-//! `span` a run of blocks and its record · `holes` its pages returned to the system · `remote` blocks freed by other
-//! threads · `span_set` spans and transfer caches of one owner · `thread_heap` a thread's heap, parked and adopted ·
-//! `pages` the interface to the layer below · `region_pages`, `heap` all of it under one lock, for programs without
-//! an OS.
+//! `class` sizes · `slot` free blocks as links · `mask` hidden links · `thread_cache` a thread's cached blocks · `span`
+//! a run of blocks and its record · `holes` its pages returned to the system · `remote` blocks freed by other threads ·
+//! `span_set` spans and transfer caches of one owner · `thread_heap` a thread's heap, parked and adopted · `pages` the
+//! interface to the layer below · `region_pages`, `heap` a complete heap under one lock, for programs without an OS.
 //!
 //! # States of a block
-//! A block is exactly one of these: in use by the program; in a thread cache; in a transfer cache; in its span's list;
-//! in its span's remote list; in a hole of its span; not carved yet. The invariants are numbered in the files: SLOT and
-//! CACHE, SPAN, REMOTE, SET, HEAP.
+//! A block is in exactly one of these states: in use by the program; in a thread cache; in a transfer cache; in its
+//! span's list; in its span's remote list; in a hole of its span; not carved yet. The files number their invariants
+//! SLOT, CACHE, SPAN, REMOTE, SET and HEAP.
 
 mod class;
 #[cfg(not(larder_loom))]

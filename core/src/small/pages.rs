@@ -9,9 +9,9 @@ use super::span::{Span, SpanMemory};
 ///
 /// # Safety
 /// An implementation promises:
-/// 1. memory from `alloc_span` and `alloc_block` is valid for reads and writes, as long and as aligned as requested,
-///    and the caller's alone until it is freed; so is the place for the record, which keeps its address and stays
-///    readable as long as the implementation lives;
+/// 1. memory from `alloc_span` and `alloc_block` is valid for reads and writes, has the requested length and alignment,
+///    and belongs to the caller alone until it is freed. The same is true of the place for the record, which also keeps
+///    its address and stays readable as long as the implementation lives;
 /// 2. `span_of` returns the record of the span in use that contains the address, and `None` for an address in no
 ///    span; any holder of a block may call it.
 pub unsafe trait Pages {
@@ -19,23 +19,24 @@ pub unsafe trait Pages {
     /// always the same for a class.
     fn span_bytes(&self, class: SizeClass) -> usize;
 
-    /// Allocates memory for a span of a class that has spans, of their length, at a multiple of the largest small
-    /// alignment.
+    /// Allocates memory for a span of a class that has spans. The memory has the length of the class's spans and starts
+    /// at a multiple of the largest small alignment.
     fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory>;
 
-    /// Allocates memory for a span from held memory, and is called first: if there is none, unneeded cached blocks
-    /// are flushed before [`alloc_span`](Self::alloc_span) is called.
+    /// Allocates memory for a span, only from held memory. This is called first. If there is no such memory, unneeded
+    /// cached blocks are flushed before [`alloc_span`](Self::alloc_span) is called.
     fn alloc_held_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
         self.alloc_span(class)
     }
 
-    /// Returns the bytes that are held and free: as they run out, cached blocks are flushed ahead of growth. Returns
-    /// the largest number if this is unknown: cached blocks are then flushed once the heap grows. O(1), without a wait.
+    /// Returns the bytes that are held and free. When few of them are left, cached blocks are flushed before the heap
+    /// grows. Returns `u64::MAX` if the number is unknown; cached blocks are then flushed only once the heap grows.
+    /// O(1), without a wait.
     fn free_bytes(&self) -> u64 {
         u64::MAX
     }
 
-    /// Returns whether memory is under pressure: a set then caches only what its bins hold. O(1), without a wait.
+    /// Returns whether memory is under pressure. A set then caches blocks only in its bins. O(1), without a wait.
     fn under_pressure(&self) -> bool {
         false
     }
@@ -46,15 +47,17 @@ pub unsafe trait Pages {
     /// `span` is the record of a span from `alloc_span` with no used block (SPAN5).
     unsafe fn free_span(&mut self, span: *mut Span);
 
-    /// Returns the length of the pages in which memory can be returned to the system while its addresses stay, a power
-    /// of two; spans start at a multiple of it. Returns 0 if memory cannot be returned. The result is always the same.
+    /// Returns the length of the pages in which memory can be returned to the system while its addresses stay. This is
+    /// a power of two, and spans start at a multiple of it. Returns 0 if memory cannot be returned. The result is
+    /// always the same.
     fn page_bytes(&self) -> usize {
         0
     }
 
-    /// Discards the memory of whole pages; their contents may be lost, and they can be written again. Returns the cost
-    /// beyond up to three system calls, in the blocks of [`SpanSet::settle`](super::SpanSet::settle)'s budget, or
-    /// `None` if the pages may not read as zero now. Called only if [`page_bytes`](Self::page_bytes) is not 0.
+    /// Discards the memory of whole pages. Their contents may be lost, and they can be written again. Returns the cost
+    /// beyond up to three system calls, in blocks of the budget of [`SpanSet::settle`](super::SpanSet::settle). Returns
+    /// `None` if the pages might not read as zero now. This is called only if [`page_bytes`](Self::page_bytes) is not
+    /// 0.
     ///
     /// # Safety
     /// The pages lie in a span, and no byte of them is in use.
@@ -66,7 +69,7 @@ pub unsafe trait Pages {
     /// cannot be allocated until [`note_reused`](Self::note_reused).
     fn note_discarded(&mut self, _bytes: usize) {}
 
-    /// Notes that the blocks in `bytes` of these bytes can be allocated again, or that their span is released.
+    /// Notes that the blocks in `bytes` bytes of these can be allocated again, or that their span is released.
     fn note_reused(&mut self, _bytes: usize) {}
 
     /// Returns the span that contains `block`.
@@ -78,6 +81,6 @@ pub unsafe trait Pages {
     /// Frees a single block.
     ///
     /// # Safety
-    /// `block` is from `alloc_block` and the caller's.
+    /// `block` is from `alloc_block` and belongs to the caller.
     unsafe fn free_block(&mut self, block: *mut u8);
 }

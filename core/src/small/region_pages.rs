@@ -30,19 +30,19 @@ use crate::units::{Addr, AddrRange, Align, Granule};
 
 /// Length in bytes of the smallest region whose memory outweighs its tables.
 pub(super) const MIN_BYTES: usize = 32 << 10;
-/// Bytes of the region for each chunk record; there are at least [`LEAST_CHUNKS`] more. Blocks shorter than a page come
-/// from spans, and a free chunk may lie between any two.
+/// Bytes of the region for each chunk record; there are [`LEAST_CHUNKS`] records in addition. Blocks shorter than a
+/// page come from spans, and a free chunk may lie between any two chunks.
 const BYTES_PER_CHUNK: usize = 2048;
 const LEAST_CHUNKS: usize = 64;
-/// Number of pages in a region, within bounds on a page's length; as many records of spans suffice.
+/// Number of pages in a region, within the bounds on a page's length. One span record for each page suffices.
 const PAGES: usize = 1024;
 const MAX_PAGE_BYTES: usize = 64 << 10;
-/// Divisor of the region's length that gives the longest block that comes from spans, within bounds; larger blocks are
+/// The longest block that comes from a span is the region's length divided by this, within bounds. Longer blocks are
 /// served singly.
 const BLOCKS_IN_REGION: usize = 256;
 const MAX_BLOCK_BYTES: usize = 4 << 10;
-/// Minimum number of blocks in a span, if they do not fill a page: two in a region of a MiB, where the unused part of
-/// each class's last span matters, then one for each half MiB.
+/// Bounds on the minimum number of blocks in a span whose blocks do not fill a page. The minimum is one block for each
+/// half MiB of the region: two in a region of a MiB, where the unused part of each class's last span matters.
 const SPAN_BLOCKS: RangeInclusive<usize> = 2..=8;
 const REGION_BYTES_PER_BLOCK: usize = 512 << 10;
 /// In regions below this many bytes, sizes above `FINE_BYTES` are rounded to `COARSE_SPACING` for fewer classes, since
@@ -50,20 +50,20 @@ const REGION_BYTES_PER_BLOCK: usize = 512 << 10;
 const FEW_CLASSES_BELOW: usize = 2 << 20;
 const FINE_BYTES: usize = 128;
 const COARSE_SPACING: usize = 64;
-/// A block that moves because it grows is cut from a chunk this many times its length, with room for three more
-/// doublings.
+/// A block that moves because it grows is cut from a chunk of this many times its length, which leaves room for three
+/// more doublings.
 const GROWTH_ROOM: usize = 8;
-/// Divisor of the longest span's length that gives the granule, so that rounding wastes little of a single block.
+/// The granule is the longest span's length divided by this, so that rounding wastes little of a single block.
 const GRANULE_SHARE: usize = 64;
 const MIN_GRANULE_BYTES: usize = 256;
 
-// A head is a byte, and a granule is never longer than a page.
+// A head has one byte, and a granule is never longer than a page.
 const _: () = assert!(MAX_PAGE_BYTES / MAX_SMALL_ALIGN < 255);
 const _: () = assert!(MAX_PAGE_BYTES / GRANULE_SHARE <= MAX_SMALL_ALIGN);
 // The longest span is no longer than the longest page.
 const _: () = assert!(*SPAN_BLOCKS.end() * MAX_BLOCK_BYTES <= MAX_PAGE_BYTES);
 
-/// The lengths that follow from that of the region.
+/// The lengths that follow from the region's length.
 #[derive(Clone, Copy)]
 struct RegionLengths {
     page: usize,
@@ -112,7 +112,7 @@ pub(super) struct RegionPages {
     heads: &'static mut [u8],
     span_bytes: u64,
     lengths: RegionLengths,
-    /// Number of classes that have spans, the lowest ones.
+    /// Number of classes that have spans; they are the lowest ones.
     classes: usize,
 }
 
@@ -126,7 +126,7 @@ struct TableCursor {
 }
 
 impl TableCursor {
-    /// Returns the place of a table of `count` entries.
+    /// Returns a pointer to room for a table of `count` entries.
     fn place<T>(&mut self, count: usize) -> Option<*mut T> {
         let pad = self.at.align_offset(align_of::<T>());
         let bytes = count.checked_mul(size_of::<T>())?.checked_add(pad)?;
@@ -143,7 +143,7 @@ impl TableCursor {
     unsafe fn table<T>(&mut self, count: usize, entry: fn() -> T) -> Option<&'static mut [T]> {
         let start = self.place::<T>(count)?;
         for index in 0..count {
-            // SAFETY: aligned, and inside the memory, whose `left` bytes `place` has checked.
+            // SAFETY: the entry is aligned and lies inside the memory, of which `place` has checked the `left` bytes.
             unsafe { start.wrapping_add(index).write(entry()) };
         }
         // SAFETY: all entries are written, and this memory is used for nothing else.
@@ -152,10 +152,10 @@ impl TableCursor {
 }
 
 impl RegionPages {
-    /// Lays the tables into the region and manages the rest as memory.
+    /// Puts the tables into the region and manages the rest of it.
     ///
     /// # Safety
-    /// The region is valid for reads and writes and belongs to this value alone, for the rest of the program.
+    /// The region is valid for reads and writes, and belongs to this value alone for the rest of the program.
     pub(super) unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, RegionError> {
         if bytes < MIN_BYTES || bytes > isize::MAX as usize {
             return Err(RegionError::NoRoom);
@@ -170,15 +170,15 @@ impl RegionPages {
             left: bytes - pad,
         };
         let first = Addr::new(cursor.at.addr() as u64);
-        // The index counts from the region's start, although the tables there are no blocks.
+        // The index counts from the region's start, although no block lies in the tables there.
         let granules = cursor.left / lengths.granule;
         let pages = bytes / lengths.page + 2;
-        // SAFETY: the caller's memory, here and below.
+        // SAFETY: the memory belongs to the caller, here and below.
         let chunks =
             unsafe { cursor.table(bytes / BYTES_PER_CHUNK + LEAST_CHUNKS, || Chunk::VACANT) };
-        // SAFETY: the caller's memory, behind the previous table.
+        // SAFETY: the memory belongs to the caller and follows the previous table.
         let entries = unsafe { cursor.table(granules, || AtomicU32::new(0)) };
-        // SAFETY: the caller's memory, behind the previous table.
+        // SAFETY: the memory belongs to the caller and follows the previous table.
         let heads = unsafe { cursor.table(pages, || 0u8) };
         let (Some(chunks), Some(entries), Some(heads), Some(records)) =
             (chunks, entries, heads, cursor.place(pages))
@@ -213,10 +213,10 @@ impl RegionPages {
         })
     }
 
-    /// Returns the class that serves a layout from a span, if one does.
+    /// Returns the class that serves a layout from a span, if there is one.
     #[inline]
     pub(super) fn class_of(&self, size: usize, align: usize) -> Option<SizeClass> {
-        // No layout is long enough to overflow this.
+        // No layout is so long that this overflows.
         let size = match size {
             0..=FINE_BYTES => size,
             _ => (size + self.lengths.spacing - 1) & !(self.lengths.spacing - 1),
@@ -224,7 +224,7 @@ impl RegionPages {
         SizeClass::of(size, align).filter(|class| class.index() < self.classes)
     }
 
-    /// Returns the current numbers. O(chunks).
+    /// Returns the current byte counts. O(chunks).
     pub(super) fn numbers(&self) -> RegionNumbers {
         let report = self.pool.report();
         RegionNumbers {
@@ -247,11 +247,11 @@ impl RegionPages {
         let Some(block) = self.block_at(block) else {
             return false;
         };
-        // Either way the block keeps its address and handle.
+        // In either case the block keeps its address and handle.
         self.pool.resize(block, bytes as u64).is_ok()
     }
 
-    /// Allocates a single block with free memory behind it, for a block that will probably grow again.
+    /// Allocates a single block with free memory after it, for a block that will probably grow again.
     pub(super) fn alloc_before_room(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let block = self.alloc_block(bytes.checked_mul(GROWTH_ROOM)?, align)?;
         self.resize_block(block.as_ptr(), bytes);
@@ -300,7 +300,7 @@ impl RegionPages {
     }
 }
 
-/// Numbers of a region, in bytes.
+/// Byte counts of a region.
 pub(super) struct RegionNumbers {
     pub(super) bytes: u64,
     pub(super) table_bytes: u64,
@@ -310,8 +310,8 @@ pub(super) struct RegionNumbers {
     pub(super) largest_free_bytes: u64,
 }
 
-// SAFETY: promise 1: chunks of the BFC do not overlap and lie in the region, which is this value's; records are in a
-// table that stays. Promise 2 follows from RPAGES1.
+// SAFETY: promise 1: chunks of the BFC do not overlap and lie in the region, which belongs to this value; records are
+// in a table that stays. Promise 2 follows from RPAGES1.
 unsafe impl Pages for RegionPages {
     fn span_bytes(&self, class: SizeClass) -> usize {
         if class.index() >= self.classes {
@@ -334,7 +334,7 @@ unsafe impl Pages for RegionPages {
     }
 
     unsafe fn free_span(&mut self, span: *mut Span) {
-        // SAFETY: the caller's span, which has no used blocks (SPAN5).
+        // SAFETY: the span belongs to the caller and has no used blocks (SPAN5).
         let shape = *unsafe { Span::shape(span) };
         self.set_heads(shape.base, shape.bytes as usize, |_| 0);
         self.span_bytes -= u64::from(shape.bytes);

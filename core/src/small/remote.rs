@@ -1,8 +1,8 @@
 //! Blocks freed by threads that do not own their span.
 //!
 //! `RemoteList` and [`RemoteQueue`] are stacks of the simplest kind: any thread pushes with one compare-and-swap, and
-//! only the owner takes, everything at once. Since no element is popped singly, a value that a compare-and-swap sees
-//! again later (ABA) does no harm: whatever list it heads by then is the list to push upon.
+//! only the owner takes, always the whole stack. Since no element is popped singly, a value that a compare-and-swap
+//! sees again later (ABA) does no harm: the push goes onto whatever list the value heads by then.
 //!
 //! ```text
 //!   freeing threads ──CAS──► RemoteList of a span ──first one in──CAS──► RemoteQueue of its owner
@@ -11,10 +11,10 @@
 //! ```
 //!
 //! # Invariants
-//! * REMOTE1 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the queue. Only the
-//!   thread that takes the queue empties the list. So a span is in the queue at most once, and its link is written only
-//!   by the pusher that has this right. The same is true of the record of the list's last slot, which is the last slot
-//!   of the pusher's chain: later slots come in front of it.
+//! * REMOTE1 a remote list becomes non-empty through exactly one push, and the thread that made this push puts the span
+//!   in the queue. Only the thread that takes the queue empties the list. So a span is in the queue at most once, and
+//!   only the thread that made the push may write its link. The same is true of the record of the list's last slot.
+//!   This is the last slot of the pushed chain, since later chains come before it.
 //! * REMOTE2 the owner empties remote lists only of spans that it took from its queue. A span whose list is not empty
 //!   but which is not yet in the queue therefore keeps used blocks, is not released, and may still be touched by the
 //!   pusher.
@@ -33,7 +33,7 @@ const UNIT: usize = 8;
 pub(super) const MAX_BLOCKS: u32 = COUNT_MASK;
 pub(super) const MAX_SPAN_BYTES: usize = UNIT << (32 - COUNT_BITS);
 
-/// Free blocks of one span as one word: the place of the first one and their number.
+/// Free blocks of one span in one word: the place of the first block and the number of blocks.
 #[derive(Debug)]
 pub(super) struct RemoteList(AtomicU32);
 
@@ -50,17 +50,17 @@ impl RemoteList {
         Self(AtomicU32::new(0))
     }
 
-    /// Puts a chain in front. Returns whether the list was empty, so that the caller has to announce the span
-    /// (REMOTE1).
+    /// Puts a chain before the list. Returns whether the list was empty, in which case the caller has to announce the
+    /// span (REMOTE1).
     ///
     /// # Safety
-    /// The chain's blocks belong to the span that starts at `base` and has this list, are linked by `links`, and are
-    /// the caller's (SLOT1).
+    /// The chain's blocks belong to the span that starts at `base` and has this list, are linked by `links`, and belong
+    /// to the caller (SLOT1).
     pub(super) unsafe fn push(&self, base: *mut u8, chain: Chain, links: Links) -> bool {
         let start = chain.head.addr() - base.addr();
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the chain is the caller's until the exchange below succeeds.
+            // SAFETY: the chain belongs to the caller until the exchange below succeeds.
             unsafe { links.set_next(chain.tail, first(base, word)) };
             let count = (word & COUNT_MASK) + chain.count;
             let new = ((start / UNIT) as u32) << COUNT_BITS | count;
@@ -90,7 +90,7 @@ fn first(base: *mut u8, word: u32) -> *mut Slot {
     if word & COUNT_MASK == 0 {
         return core::ptr::null_mut();
     }
-    // An offset inside the span, stored by `push`; the slot is not accessed here.
+    // The offset was stored by `push` and lies inside the span; the slot is not accessed here.
     base.wrapping_add((word >> COUNT_BITS) as usize * UNIT)
         .cast()
 }
@@ -112,7 +112,7 @@ impl RemoteQueue {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// Returns whether the queue is empty. The result is only a hint, which may be late.
+    /// Returns whether the queue is empty. The result is only a hint, which may be out of date.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed).is_null()
@@ -125,7 +125,8 @@ impl RemoteQueue {
     pub unsafe fn push(&self, span: *mut Span) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the link is the caller's until the exchange succeeds (REMOTE1), and the span lives (REMOTE2).
+            // SAFETY: only the caller may access the link until the exchange succeeds (REMOTE1), and the span exists
+            // (REMOTE2).
             unsafe { Span::set_queue_link(span, head) };
             // Release: the taker reads the link.
             match self

@@ -1,19 +1,19 @@
 //! Free blocks linked through themselves.
 //!
-//! A free block's first word points at the next one of its list. Where blocks have room for two words, the second
-//! links whole lists (in the transfer cache). [`Links`] decides whether a heap masks both.
+//! The first word of a free block points to the next block of its list. Where blocks have room for two words, the
+//! second links whole lists (in the transfer cache). [`Links`] decides whether a heap masks both.
 //!
 //! # Invariants
 //! * SLOT1 a slot in a list is a free block: only the list's owner reads or writes it, and its first word holds the
-//!   next slot or null. SLOT1 is the promise of every caller here.
+//!   next slot or null. Every caller of the functions here promises SLOT1.
 
 use super::mask::Mask;
 use crate::sync::Cell;
 
-/// A free block as the link it holds.
+/// A free block, seen as the link that it holds.
 ///
-/// Only ever accessed through a raw pointer, because a block may be smaller than this type: `below` then lies outside
-/// it and is not touched.
+/// A slot is only accessed through a raw pointer, because a block may be smaller than this type. In that case `below`
+/// lies outside the block and is not touched.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Slot {
@@ -34,30 +34,30 @@ impl Slot {
         }
     }
 
-    /// Returns the place of a slot's first or second word.
+    /// Returns a pointer to a slot's first or second word.
     #[inline(always)]
     const fn word(slot: *mut Self, number: usize) -> *const Cell<*mut Self> {
         slot.cast::<Cell<*mut Self>>().wrapping_add(number)
     }
 
-    /// Returns the slot behind this one, or null.
+    /// Returns the slot after this one, or null.
     ///
     /// # Safety
     /// SLOT1 holds for `slot`, and the caller owns its list.
     #[inline(always)]
     pub unsafe fn next(slot: *mut Self) -> *mut Self {
-        // SAFETY: the caller owns the list that `slot` is in (SLOT1), so its first word is the caller's to read and a
-        // link.
+        // SAFETY: the caller owns the list that `slot` is in (SLOT1), so its first word is a link that the caller may
+        // read.
         unsafe { Cell::read(Self::word(slot, 0)) }
     }
 
-    /// Puts `next` behind this slot, whatever the slot held.
+    /// Links this slot to `next`, whatever the slot held before.
     ///
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer.
     #[inline(always)]
     pub unsafe fn set_next(slot: *mut Self, next: *mut Self) {
-        // SAFETY: the block is the caller's and as large and aligned as a pointer.
+        // SAFETY: the block belongs to the caller and is as large and aligned as a pointer.
         unsafe { Cell::write(Self::word(slot, 0), next) }
     }
 
@@ -67,7 +67,7 @@ impl Slot {
         #[cfg(target_arch = "x86_64")]
         {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint, which reads nothing that a program sees and never faults.
+            // SAFETY: a prefetch is only a hint. It never faults, and the program cannot see what it reads.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(slot.cast()) };
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -88,26 +88,26 @@ impl Slot {
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer, with room for two words.
     unsafe fn set_below(slot: *mut Self, below: *mut Self) {
-        // SAFETY: the block is the caller's and holds two words.
+        // SAFETY: the block belongs to the caller and holds two words.
         unsafe { Cell::write(Self::word(slot, 1), below) }
     }
 }
 
-/// The form of the links between a heap's free blocks: plain addresses, or addresses behind a [`Mask`]. It is the same
-/// for all heaps that free each other's blocks.
+/// The form of the links between a heap's free blocks: plain addresses, or addresses hidden by a [`Mask`]. All heaps
+/// that free each other's blocks use the same form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Links(Option<&'static Mask>);
 
 impl Links {
-    /// Links as plain addresses.
+    /// Links that are plain addresses.
     pub const PLAIN: Self = Self(None);
 
-    /// Creates links behind a mask whose secret has been drawn.
+    /// Creates links hidden by a mask whose secret has been drawn.
     pub(super) const fn masked(mask: &'static Mask) -> Self {
         Self(Some(mask))
     }
 
-    /// Returns the slot behind this one, or null.
+    /// Returns the slot after this one, or null.
     ///
     /// # Safety
     /// SLOT1 holds for `slot`, and the caller owns its list.
@@ -118,14 +118,14 @@ impl Links {
         self.read(slot, word)
     }
 
-    /// Puts `next` behind this slot, whatever the slot held.
+    /// Links this slot to `next`, whatever the slot held before.
     ///
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer.
     #[inline(always)]
     pub(super) unsafe fn set_next(self, slot: *mut Slot, next: *mut Slot) {
-        // SAFETY: the block is free, the caller's alone and aligned for a pointer; a masked link is as long as a plain
-        // one.
+        // SAFETY: the block is free, belongs to the caller alone and is aligned for a pointer; a masked link is as long
+        // as a plain one.
         unsafe { Slot::set_next(slot, self.written(slot, next)) }
     }
 
@@ -144,7 +144,7 @@ impl Links {
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer, with room for two words.
     pub(super) unsafe fn set_below(self, slot: *mut Slot, below: *mut Slot) {
-        // SAFETY: the block is free, the caller's alone, aligned for a pointer and two words long.
+        // SAFETY: the block is free, belongs to the caller alone, is aligned for a pointer and two words long.
         unsafe { Slot::set_below(slot, self.written(slot, below)) }
     }
 
@@ -191,7 +191,7 @@ impl Chain {
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer.
     pub unsafe fn push(&mut self, slot: *mut Slot) {
-        // SAFETY: the block is free, the caller's alone and aligned for a pointer.
+        // SAFETY: the block is free, belongs to the caller alone and is aligned for a pointer.
         unsafe { Slot::set_next(slot, self.head) };
         self.head = slot;
         self.count += 1;

@@ -1,7 +1,7 @@
-//! Spans: runs of pages cut into blocks of one class, and the record that describes each.
+//! Spans: runs of pages that are cut into blocks of one class, and the record of each span.
 //!
-//! The record is kept apart from the blocks: records at the front of spans of 64 KiB would all fall on the same few
-//! cache sets, and would push blocks of a power of two off their alignment.
+//! The record is kept apart from the blocks. Records at the front of spans of 64 KiB would all fall on the same few
+//! cache sets, and blocks of a power of two bytes would lose their alignment.
 //!
 //! ```text
 //!   base                      base + carved * block              base + bytes
@@ -10,14 +10,14 @@
 //!
 //! # Invariants, for the record of a span in use
 //! * SPAN1 its [`SpanShape`] does not change while a block of the span is used, so any holder of such a block may read
-//!   it without a lock.
+//!   the shape without a lock.
 //! * SPAN2 `used + free_count + received_count + holed = carved <= capacity`: a block is used while it is in the
 //!   program's hands, a bin, a transfer cache or the remote list; otherwise it is in `free` or `received`, which
 //!   satisfy SLOT1, or it is holed, which means that it overlaps a hole (SPAN6).
 //! * SPAN3 [`Own`] belongs to the owner, behind its lock; no other thread reads it.
-//! * SPAN4 memory from `base + carved * block` on was never written since the span was made; if `clean`, it reads as
+//! * SPAN4 memory from `base + carved * block` on has not been written since the span was made; if `clean`, it reads as
 //!   zero.
-//! * SPAN5 a span is released only with `used = 0`; no thread can reach its record then (REMOTE2).
+//! * SPAN5 a span is released only with `used = 0`; no thread can then reach its record (REMOTE2).
 //! * SPAN6 in a hole no block is used or listed, so its memory, which may be gone, is neither read nor written.
 //! * SPAN7 `rest` is 0 once a block of the span has been taken or has come back, and only ticks raise it; the set
 //!   defines its values (`span_set/walk.rs`).
@@ -32,9 +32,9 @@ use super::remote::{MAX_BLOCKS, MAX_SPAN_BYTES, RemoteList, RemoteQueue};
 use super::slot::{Chain, Links, Slot};
 use crate::sync::Cell;
 
-/// Bytes carved at a time. The lower bound serves memory that reads as zero, because a thread that needs few blocks of
-/// a class then touches few pages, and the first touch of a page costs more than the call. Memory whose pages exist
-/// already is carved by as much again as was carved before, up to the upper bound.
+/// Bounds on the bytes carved at a time. In memory that reads as zero, each call carves the lower bound: a thread that
+/// needs few blocks of a class then touches few pages, and the first touch of a page costs more than the call. In
+/// memory whose pages already exist, each call carves as many bytes as were carved before, up to the upper bound.
 const CARVE_BYTES: core::ops::RangeInclusive<usize> = 4 << 10..=16 << 10;
 
 /// Memory for a new span, from [`Pages`](super::Pages).
@@ -44,11 +44,11 @@ pub struct SpanMemory {
     pub record: *mut Span,
     /// First byte, at a multiple of [`MAX_SMALL_ALIGN`](super::MAX_SMALL_ALIGN).
     pub base: *mut u8,
-    /// Whether all of it reads as zero.
+    /// Whether all of the memory reads as zero.
     pub clean: bool,
 }
 
-/// The record of a span. Accessed through raw pointers, because its parts belong to different threads.
+/// The record of a span. It is accessed through raw pointers, because its parts belong to different threads.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Span {
@@ -63,9 +63,9 @@ pub struct Span {
 /// The part of a span's record that any holder of a block may read.
 #[derive(Clone, Copy, Debug)]
 pub struct SpanShape {
-    /// First byte of its blocks.
+    /// First byte of the span's blocks.
     pub base: *mut u8,
-    /// The queue where its remote frees are announced, which identifies its owner.
+    /// The queue in which the span's remote frees are announced. It identifies the owner.
     pub owner: *const RemoteQueue,
     /// Length in bytes.
     pub bytes: u32,
@@ -74,7 +74,7 @@ pub struct SpanShape {
     /// Number of blocks that fit.
     pub capacity: u32,
     class: u8,
-    /// Links of its free blocks.
+    /// The form of the links between the span's free blocks.
     pub links: Links,
 }
 
@@ -85,8 +85,8 @@ pub(super) struct Own {
     pub(super) next: *mut Span,
     pub(super) prev: *mut Span,
     free: *mut Slot,
-    /// Blocks freed by other threads. They are in another processor's cache, so the list is taken as a whole and not
-    /// walked.
+    /// Blocks freed by other threads. These blocks are in another processor's cache, so the list is taken as a whole
+    /// and not walked.
     received: *mut Slot,
     /// Counts of blocks, at most [`MAX_BLOCKS`].
     free_count: u16,
@@ -99,13 +99,13 @@ pub(super) struct Own {
     holes: Holes,
 }
 
-/// Blocks carved from a span: the first one apart from the rest, which is a list.
+/// Blocks carved from a span: the first block, and a list of the others.
 pub(super) struct Carved {
     pub(super) first: *mut u8,
-    /// First slot of the others, or null.
+    /// First slot of the other blocks, or null.
     pub(super) rest: *mut Slot,
     pub(super) rest_count: u32,
-    /// Whether the first one reads as zero.
+    /// Whether the first block reads as zero.
     pub(super) clean: bool,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct Carved {
 const _: () = assert!(size_of::<Span>() == 128);
 
 impl SpanShape {
-    /// Returns the class of its blocks.
+    /// Returns the class of the span's blocks.
     #[inline]
     pub const fn class(&self) -> SizeClass {
         SizeClass::from_entry(self.class)
@@ -208,7 +208,8 @@ impl Span {
         let shape = unsafe { Self::shape(span) };
         // SAFETY: the record exists as long as the span.
         let tail = unsafe { &raw const (*span).remote_tail };
-        // SAFETY: written by the announcer, and by no other thread until the list has been emptied (REMOTE1).
+        // SAFETY: the announcer wrote the tail, and no other thread writes it until the list has been emptied
+        // (REMOTE1).
         let tail = unsafe { Cell::read(tail) };
         // SAFETY: any thread may access the remote list of an existing span.
         let (head, count) = unsafe { &(*span).remote }.take(shape.base);
@@ -217,7 +218,7 @@ impl Span {
         }
         // SAFETY: the caller is the owner, and holds no other reference to its part (SPAN3).
         let own = unsafe { Self::own(span) };
-        // SAFETY: blocks of this span, taken from its remote list.
+        // SAFETY: these are blocks of this span, taken from its remote list.
         unsafe { own.receive(shape, Chain { head, tail, count }) };
         count
     }
@@ -225,17 +226,17 @@ impl Span {
     /// Returns blocks to the span's owner from another thread.
     ///
     /// # Safety
-    /// `span` is the record of a span in use; the chain's blocks are of it and the caller's.
+    /// `span` is the record of a span in use; the chain's blocks are in it and belong to the caller.
     pub unsafe fn give_remote(span: *mut Self, chain: Chain) {
-        // SAFETY: the record is of a span in use, and the caller holds a block of it, so it may read the shape and
-        // access the remote list.
+        // SAFETY: the span is in use and the caller holds a block of it, so the caller may read the shape and access
+        // the remote list.
         let (shape, remote) = unsafe { (*Self::shape(span), &(*span).remote) };
         let SpanShape {
             base, owner, links, ..
         } = shape;
-        // SAFETY: the chain's blocks lie in this span and are the caller's.
+        // SAFETY: the chain's blocks lie in this span and belong to the caller.
         if unsafe { remote.push(base, chain, links) } {
-            // SAFETY: this push made the list non-empty, so the tail is this thread's to write (REMOTE1).
+            // SAFETY: this push made the list non-empty, so only this thread may write the tail (REMOTE1).
             unsafe { Cell::write(&raw const (*span).remote_tail, chain.tail) };
             // SAFETY: an owner outlives its spans; REMOTE2 keeps the span until it is announced.
             let owner = unsafe { &*owner };
@@ -255,7 +256,7 @@ impl Span {
         unsafe { Cell::read(link) }
     }
 
-    /// Returns the spans before and behind this one in a list of its holder; either may be null, and both are null in a
+    /// Returns the spans before and after this one in a list of its holder. Either may be null, and both are null in a
     /// fresh span. A span without an owner is never announced, so the words of REMOTE1 are free for these links.
     ///
     /// # Safety
@@ -289,7 +290,7 @@ impl Span {
     pub(super) unsafe fn set_queue_link(span: *mut Self, next: *mut Self) {
         // SAFETY: the record exists as long as the span.
         let link = unsafe { &raw const (*span).queue_link };
-        // SAFETY: the caller is about to announce the span, so the link is its own to write (REMOTE1).
+        // SAFETY: the caller is about to announce the span, so only the caller may write the link (REMOTE1).
         unsafe { Cell::write(link, next) }
     }
 }
@@ -300,7 +301,7 @@ impl Own {
         self.used as u32
     }
 
-    /// Returns the number of blocks in its lists.
+    /// Returns the number of blocks in the span's lists.
     pub(super) const fn listed_blocks(&self) -> usize {
         (self.free_count + self.received_count) as usize
     }
@@ -327,16 +328,17 @@ impl Own {
         }
     }
 
-    /// Takes free blocks: all received remote frees if there are any, otherwise up to `max` of the rest, at least 1.
-    /// Returns the first slot, or null, and their number. O(1), except for a walk over the taken blocks if the list has
-    /// more than these, and over the blocks of a hole. The taken blocks are about to be used anyway.
+    /// Takes free blocks: all received remote frees if there are any, otherwise up to `max` (at least 1) of the other
+    /// free blocks. Returns the first slot, or null, and their number. O(1), plus a walk over the taken blocks if they
+    /// are only a part of the list, and a walk over the blocks of a hole that is filled. The taken blocks are about to
+    /// be used anyway.
     ///
     /// # Safety
-    /// `shape` is this span's (SPAN2, SPAN3, SPAN6).
+    /// `shape` belongs to this span (SPAN2, SPAN3, SPAN6).
     pub(super) unsafe fn take_free(&mut self, shape: &SpanShape, max: u32) -> (*mut Slot, u32) {
         self.rest = 0;
         if self.free_count + self.received_count == 0 && !self.holes.is_empty() {
-            // SAFETY: `shape` is this span's, and it has holes and no listed block.
+            // SAFETY: `shape` belongs to this span, and it has holes and no listed block.
             unsafe { self.fill_hole(shape) };
         }
         let (list, count) = if self.received_count > 0 {
@@ -348,12 +350,12 @@ impl Own {
         } else {
             let mut last = self.free;
             for _ in 1..max {
-                // SAFETY: the list is this span's (SLOT1) and longer than `max`, so `last` is a slot of it.
+                // SAFETY: the list belongs to this span (SLOT1) and is longer than `max`, so `last` is a slot of it.
                 last = unsafe { shape.links.next(last) };
             }
             // SAFETY: `last` is a slot of this span's list (SLOT1).
             let rest = unsafe { shape.links.next(last) };
-            // SAFETY: `last` is a slot of this span's list, whose owner calls.
+            // SAFETY: `last` is a slot of this span's list, and the caller is its owner.
             unsafe { shape.links.set_next(last, ptr::null_mut()) };
             self.free_count -= max as u16;
             (core::mem::replace(&mut self.free, rest), max)
@@ -365,7 +367,7 @@ impl Own {
     /// Carves fresh blocks, at most `max`. Returns `None` if all are carved.
     ///
     /// # Safety
-    /// `shape` is this span's (SPAN1..SPAN4).
+    /// `shape` belongs to this span (SPAN1..SPAN4).
     pub(super) unsafe fn carve(&mut self, shape: &SpanShape, max: usize) -> Option<Carved> {
         let block = shape.block_bytes as usize;
         let bytes = match self.clean {
@@ -381,7 +383,7 @@ impl Own {
         let mut rest: *mut Slot = ptr::null_mut();
         for number in (1..count as usize).rev() {
             let slot = first.wrapping_add(number * block).cast::<Slot>();
-            // SAFETY: inside the span (count is within capacity), and never allocated (SPAN4).
+            // SAFETY: the slot lies inside the span (count is within capacity) and was never allocated (SPAN4).
             unsafe { shape.links.set_next(slot, rest) };
             rest = slot;
         }
@@ -396,14 +398,14 @@ impl Own {
         })
     }
 
-    /// Takes back blocks that other threads freed. O(1), and without touching them if the list is empty.
+    /// Takes back blocks that other threads freed. O(1). If the list is empty, the blocks are not touched.
     ///
     /// # Safety
-    /// `shape` is this span's; the blocks are of it and the caller's (SLOT1).
+    /// `shape` belongs to this span; the blocks are in it and belong to the caller (SLOT1).
     unsafe fn receive(&mut self, shape: &SpanShape, chain: Chain) {
         debug_assert!(chain.count <= self.used());
         if self.received_count > 0 {
-            // SAFETY: the chain is the caller's.
+            // SAFETY: the chain belongs to the caller.
             unsafe { shape.links.set_next(chain.tail, self.received) };
         }
         self.received = chain.head;
@@ -415,10 +417,10 @@ impl Own {
     /// Takes blocks back into the span's own list.
     ///
     /// # Safety
-    /// `shape` is this span's; the blocks are of it and the caller's (SLOT1).
+    /// `shape` belongs to this span; the blocks are in it and belong to the caller (SLOT1).
     pub(super) unsafe fn give(&mut self, shape: &SpanShape, chain: Chain) {
         debug_assert!(chain.count <= self.used());
-        // SAFETY: the chain is the caller's.
+        // SAFETY: the chain belongs to the caller.
         unsafe { shape.links.set_next(chain.tail, self.free) };
         self.free = chain.head;
         self.free_count += chain.count as u16;
@@ -430,9 +432,9 @@ impl Own {
     /// (SPAN2).
     ///
     /// # Safety
-    /// `shape` is this span's.
+    /// `shape` belongs to this span.
     pub(super) unsafe fn is_sound(&self, shape: &SpanShape) -> bool {
-        // SAFETY: both lists are this span's, and so is `shape`.
+        // SAFETY: both lists and `shape` belong to this span.
         let (free, received) = unsafe {
             (
                 self.is_list(self.free, self.free_count, shape),
@@ -445,10 +447,10 @@ impl Own {
             && u32::from(self.carved) <= shape.capacity
     }
 
-    /// Returns whether the list has `count` slots, all blocks of the span and none of them holed.
+    /// Returns whether the list has `count` slots, which are all blocks of the span and not holed.
     ///
     /// # Safety
-    /// The list satisfies SLOT1 as far as it lies in the span.
+    /// The part of the list that lies in the span satisfies SLOT1.
     unsafe fn is_list(&self, list: *mut Slot, count: u16, shape: &SpanShape) -> bool {
         let grid = self.grid(shape);
         let (mut slot, mut found) = (list, 0);

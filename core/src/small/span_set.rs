@@ -16,7 +16,8 @@
 //! * SET5 lists are pushed on the stack `transfer` and taken from it first; `old` has the lists that were in the
 //!   transfer cache at the last [`age`](SpanSet::age) and have not been needed since. `left` has those that
 //!   [`leave_idle`](SpanSet::leave_idle) found: they are taken last, and not by ticks.
-//! * SET6 a class is `idle` only if its span without used blocks, if it has one, has been there since the last `age`.
+//! * SET6 a class is `idle` only if it has no span without used blocks, or if it has had that span since the last
+//!   `age`.
 //! * SET7 a class is `touched` if a block of its spans came back or was taken since the last walk began, and
 //!   `to_scan` if an idle span has not been scanned.
 //! * SET8 `received` is the rest of the spans taken from the remote-free queue: their remote lists have not been
@@ -46,22 +47,22 @@ use super::slot::{Links, Slot};
 use super::span::Span;
 use super::thread_cache::{CacheBin, ThreadCache};
 
-/// Divisor of a bin's maximum capacity that gives its first capacity, which doubles each time the bin becomes empty or
-/// full.
+/// A bin's first capacity is its maximum capacity divided by this. The capacity doubles each time the bin becomes empty
+/// or full.
 const FIRST_PART: usize = 32;
 
-/// The bounds on what a set and the cache in front of it keep.
+/// The bounds on the free blocks that a set and its thread cache keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
     /// Bytes that a bin may hold; it holds at least one block, and at most 256.
     pub bin_bytes: u32,
-    /// Whether there are transfer caches. Without them freed blocks return to their spans sooner, so that spans become
-    /// idle, and blocks carved from them again are in order.
+    /// Whether there are transfer caches. Without them, freed blocks return to their spans sooner. So spans become
+    /// idle, and blocks that are carved from them again are in order.
     pub transfer_caches: bool,
     /// Whether bins begin with their full capacity. Lists are then mostly taken as a whole, and no link is followed
     /// before its block has been checked.
     pub whole_bins: bool,
-    /// Links of free blocks.
+    /// The form of the links between free blocks.
     pub links: Links,
 }
 
@@ -74,7 +75,7 @@ impl Policy {
         links: Links::PLAIN,
     };
 
-    /// Returns how many blocks a bin holds.
+    /// Returns the maximum number of blocks in a bin.
     const fn bin_blocks(&self, class: SizeClass) -> usize {
         class.bin_blocks(self.bin_bytes as usize)
     }
@@ -110,7 +111,7 @@ pub struct SpanSet {
     policy: Policy,
     /// Spans with remote frees, taken from the remote-free queue and not received yet (SET8).
     received: *mut Span,
-    /// Whether blocks that come back now have been idle for long.
+    /// Whether the blocks that are coming back have been idle for long.
     aging: bool,
     /// The walk under way.
     walk: SetWalk,
@@ -151,7 +152,7 @@ impl SpanSet {
         }
     }
 
-    /// Creates a set without spans that never has a transfer cache: for one heap over little memory.
+    /// Creates a set without spans that never has a transfer cache, for one heap over little memory.
     pub const fn without_transfer_caches() -> Self {
         Self::new(Policy {
             transfer_caches: false,
@@ -184,7 +185,7 @@ impl SpanSet {
 
     /// Finds a block for an empty bin, and more to put into it. Returns `None` if there is no memory.
     ///
-    /// O(1), plus the spans with remote frees, at most 256. Once in 16 MiB of new spans, and under pressure, cached
+    /// O(1), plus O(spans with remote frees), at most 256. Once in 16 MiB of new spans, and under pressure, cached
     /// lists of other classes are flushed: at most 4096 blocks in a call, plus the rest of the last list.
     ///
     /// # Safety
@@ -226,7 +227,7 @@ impl SpanSet {
                 return Some(Fresh { block, clean });
             };
             let fresh = Span::new(&memory, bytes, class, owner, self.links());
-            // SAFETY: the place is new, and this set's alone (promise 1 of Pages).
+            // SAFETY: the place is new, and belongs to this set alone (promise 1 of Pages).
             unsafe { memory.record.write(fresh) };
             // SAFETY: the record was written by the line above.
             unsafe { self.adopt(memory.record) };
@@ -236,7 +237,7 @@ impl SpanSet {
     }
 
     /// Flushes lists of the transfer caches, and releases spans without a used block, as long as `pay` returns true for
-    /// the class and number of blocks of the next list. Returns whether that was all.
+    /// the class and number of blocks of the next list. Returns whether all lists were flushed.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -252,7 +253,8 @@ impl SpanSet {
                     return false;
                 }
                 if let Some(list) = self.take_transfer(class) {
-                    // SAFETY: the list was the transfer cache's, so its blocks are free and this set's (SLOT1).
+                    // SAFETY: the list came from the transfer cache, so its blocks are free and belong to this set
+                    // (SLOT1).
                     unsafe { self.give_back(owner, list, pages) };
                 }
             }
@@ -265,9 +267,9 @@ impl SpanSet {
     /// Adds a fresh span.
     ///
     /// # Safety
-    /// The record is fresh and this set's.
+    /// The record is fresh and belongs to this set.
     unsafe fn adopt(&mut self, span: *mut Span) {
-        // SAFETY: the record is this set's, so its shape may be read (SPAN1).
+        // SAFETY: the record belongs to this set, so its shape may be read (SPAN1).
         let shape = *unsafe { Span::shape(span) };
         self.made_bytes += shape.bytes as usize;
         let state = self.class(shape.class());
@@ -292,25 +294,25 @@ impl SpanSet {
         let bin_blocks = self.next_capacity(class, bin);
         let state = self.class(class);
         let span = state.listed;
-        // SAFETY: a listed span is this set's, so its shape may be read (SPAN1).
+        // SAFETY: a listed span belongs to this set, so its shape may be read (SPAN1).
         let shape = unsafe { Span::shape(span) };
-        // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
+        // SAFETY: a listed span belongs to this set, and no other reference to its own part exists (SPAN3).
         let own = unsafe { Span::own(span) };
         if own.used() == 0 {
             state.empty = ptr::null_mut();
             state.idle = false;
         }
         state.touched = true;
-        // Half a bin, so that the next free finds room.
+        // At most half a bin is filled, so that the next free finds room.
         let max = (bin_blocks as u32 / 2).max(1);
         let holes = own.hole_bytes();
-        // SAFETY: the span is listed, so it is this set's, and the shape is its own.
+        // SAFETY: the span is listed, so it belongs to this set, and the shape is its own.
         let (list, count) = unsafe { own.take_free(shape, max) };
         if own.hole_bytes() < holes {
             pages.note_reused(holes - own.hole_bytes());
         }
         let fresh = if list.is_null() {
-            // SAFETY: its own shape. A listed span without free blocks has blocks to carve (SET2).
+            // SAFETY: the shape is the span's own. A listed span without free blocks has blocks to carve (SET2).
             let carved = unsafe { own.carve(shape, bin_blocks) }?;
             bin.put(bin_blocks, carved.rest, carved.rest_count as usize);
             state.used += u64::from(carved.rest_count) + 1;
@@ -323,14 +325,14 @@ impl SpanSet {
             Some(first_of(bin, bin_blocks, list, count as usize, shape.links))
         };
         if !own.has_blocks(shape) {
-            // SAFETY: it was the first of the list.
+            // SAFETY: the span was the first of the list.
             unsafe { state.unlist(span) };
         }
         fresh
     }
 
-    /// Makes room in a full bin: its blocks go to the transfer cache as a whole while that may grow, otherwise back
-    /// to the spans. O(1) or O(blocks).
+    /// Makes room in a full bin. Its blocks go to the transfer cache as a whole if the transfer cache may grow, and
+    /// otherwise back to the spans. O(1) or O(blocks).
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -360,12 +362,12 @@ impl SpanSet {
             && state.transfer_has_room(class, max)
             && !pages.under_pressure()
         {
-            // SAFETY: the list was the bin's, and its blocks have room for two words (SET1).
+            // SAFETY: the list came from the bin, and its blocks have room for two words (SET1).
             unsafe { links.set_below(list, state.transfer) };
             state.transfer = list;
             state.transfer_lists += 1;
         } else {
-            // SAFETY: the list was the bin's, so its blocks are free and this set's (SLOT1).
+            // SAFETY: the list came from the bin, so its blocks are free and belong to this set (SLOT1).
             unsafe { self.give_back(owner, list, pages) };
         }
     }
@@ -381,7 +383,7 @@ impl SpanSet {
         pages: &mut impl Pages,
     ) {
         let slot = block.cast::<Slot>();
-        // SAFETY: the caller no longer uses the block, so it is free and this set's.
+        // SAFETY: the caller no longer uses the block, so it is free and belongs to this set.
         unsafe { self.links().set_next(slot, ptr::null_mut()) };
         // SAFETY: a list of one free block, linked by the line above.
         unsafe { self.give_back(owner, slot, pages) };
@@ -402,9 +404,9 @@ impl SpanSet {
         unsafe { self.flush_from(0, owner, cache, &mut all, pages) };
     }
 
-    /// Flushes a thread cache as [`flush`](Self::flush) does, from class `first` on. Takes the cost off `budget`, in
-    /// blocks. Returns the class to continue with, or [`CLASSES`] if that was all. A call ends with the bin that
-    /// exceeds the budget.
+    /// Flushes a thread cache as [`flush`](Self::flush) does, from class `first` on. Subtracts the cost, in blocks,
+    /// from `budget`. Returns the class to continue with, or [`CLASSES`] if all bins were flushed. A call ends with the
+    /// bin that exceeds the budget.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for those bins.
@@ -440,11 +442,11 @@ impl SpanSet {
     ) {
         let list = bin.take();
         bin.put(0, ptr::null_mut(), 0);
-        // SAFETY: the list was the bin's, so its blocks are free and this set's (SLOT1).
+        // SAFETY: the list came from the bin, so its blocks are free and belong to this set (SLOT1).
         unsafe { self.give_back(owner, list, pages) };
     }
 
-    /// Flushes the bins of classes of which the set owns no span: their blocks belong to other owners. O(classes +
+    /// Flushes the bins of classes of which the set owns no span; the blocks there belong to other owners. O(classes +
     /// blocks in them).
     ///
     /// # Safety
@@ -464,7 +466,7 @@ impl SpanSet {
         }
     }
 
-    /// Flushes the bins of the long classes into the spans, as blocks that have been idle for long.
+    /// Flushes the bins of the long classes into the spans. Their blocks count as idle for long.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for those bins; the rest of the cache is not touched.
@@ -478,15 +480,15 @@ impl SpanSet {
         for class in SizeClass::long() {
             // SAFETY: the caller promises the bins of the long classes.
             let list = unsafe { (*ThreadCache::bin_of(cache, class)).take() };
-            // SAFETY: the list was the bin's, so its blocks are free and this set's (SLOT1).
+            // SAFETY: the list came from the bin, so its blocks are free and belong to this set (SLOT1).
             unsafe { self.give_back(owner, list, pages) };
         }
         self.aging = false;
     }
 
-    /// Flushes the transfer caches, receives remote frees, releases every span without a used block, and discards
-    /// pages of other spans in which no block is used. Takes the cost off `budget`, in blocks. Returns whether that
-    /// was all; if not, call it again, and let other threads work in between.
+    /// Flushes the transfer caches, receives remote frees, releases every span without a used block, and discards pages
+    /// of other spans in which no block is used. Subtracts the cost, in blocks, from `budget`. Returns whether the trim
+    /// is complete; if not, call it again, and let other threads work in between.
     ///
     /// Only spans with changes since their last scan are visited, unless [`forget_looks`](Self::forget_looks) was
     /// called.
@@ -525,7 +527,7 @@ impl SpanSet {
         if list.is_null() {
             return state.take_old(links).or_else(|| state.take_left(links));
         }
-        // SAFETY: the list is the transfer cache's and its first block has a second word (SET1).
+        // SAFETY: the list is in the transfer cache, and its first block has a second word (SET1).
         state.transfer = unsafe { links.below(list) };
         state.transfer_lists -= 1;
         Some(list)
@@ -546,7 +548,7 @@ impl SpanSet {
 /// Takes the first block of a list of `count` blocks and puts the rest in the bin.
 fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize, links: Links) -> Fresh {
     bin.put(max, list, count);
-    // SAFETY: the list satisfies SLOT1, and the bin holds it now.
+    // SAFETY: the list satisfies SLOT1 and is now in the bin.
     let block = unsafe { CacheBin::pop_linked(bin, links) };
     // A list has a first slot; the arm for null avoids a panic.
     Fresh {

@@ -3,17 +3,17 @@
 //!
 //! # Invariants
 //! * CACHE1 a bin is all zero, or `room + length = capacity`.
-//! * CACHE2 a bin's list is whole between any two instructions of its owner, so the child of a fork can use it once
-//!   its blocks have been counted. The count may be off by one then.
+//! * CACHE2 a bin's list is whole between any two instructions of its owner, so the child of a fork can use it once its
+//!   blocks have been counted. Until then the count may be off by one.
 //! * CACHE3 only the holder of `long` touches the bins of the long classes: the owner for one call, or a thread that
 //!   has revoked `long` and holds the heap's lock. So the blocks that a sleeping thread caches there, which are most of
 //!   its cached bytes, can be taken from that thread.
 //!
-//! A zero bin means "ask": a fresh bin has no block and no room, so both operations take their slow path first, and a
-//! thread's first allocation needs no other test.
+//! A fresh bin is all zero: it has no block and no room. So its first allocation and its first free take the slow path,
+//! and the fast paths need no test for a thread's first allocation.
 //!
-//! The capacity follows the use: it doubles up to the bound of the set's policy, or is as large as a longer list that
-//! was taken as a whole needs.
+//! The capacity follows the use: it doubles up to the bound of the set's policy. If a longer list was taken as a whole,
+//! the capacity is large enough for that list.
 
 use super::class::{CLASSES, SPACING, SizeClass};
 use super::slot::{Links, Slot};
@@ -43,7 +43,7 @@ impl CacheBin {
     /// Pops the first block of a list with plain links. Returns null, and writes nothing, if the list is empty.
     ///
     /// # Safety
-    /// The bin is valid, and its blocks satisfy SLOT1. The bin is the caller's alone, or always empty.
+    /// The bin is valid, and its blocks satisfy SLOT1. The bin belongs to the caller alone, or is always empty.
     #[inline(always)]
     pub unsafe fn pop(bin: *mut Self) -> *mut u8 {
         // SAFETY: the caller promises the conditions of `pop_linked`, and that the links are plain.
@@ -56,8 +56,8 @@ impl CacheBin {
     /// The conditions of [`pop`](Self::pop), and the bin's blocks have these links.
     #[inline(always)]
     pub unsafe fn pop_linked(bin: *mut Self, links: Links) -> *mut u8 {
-        // SAFETY: the bin is valid. A shared one is always empty, so a bin with a block is the caller's alone: its
-        // slots are in a list of the caller's (SLOT1), and no other thread reads the words written.
+        // SAFETY: the bin is valid. A shared one is always empty, so a bin with a block belongs to the caller alone:
+        // its slots are in a list of the caller (SLOT1), and no other thread reads the words written.
         unsafe {
             let slot = (*bin).head.get();
             if !slot.is_null() {
@@ -71,7 +71,7 @@ impl CacheBin {
     /// Returns the block that was pushed last, or null.
     ///
     /// # Safety
-    /// The bin is valid, and the caller's alone or always empty.
+    /// The bin is valid, and belongs to the caller alone or is always empty.
     #[inline(always)]
     pub unsafe fn newest(bin: *mut Self) -> *mut u8 {
         // SAFETY: the bin is valid, and a shared one is never written.
@@ -81,8 +81,8 @@ impl CacheBin {
     /// Pushes a block, with plain links. Returns `false`, and writes nothing, if there is no room.
     ///
     /// # Safety
-    /// The bin is valid, its blocks satisfy SLOT1, and it is the caller's alone or always empty. `block` is a block
-    /// of the bin's class, which the caller no longer uses.
+    /// The bin is valid, its blocks satisfy SLOT1, and it belongs to the caller alone or is always empty. `block` is a
+    /// block of the bin's class, which the caller no longer uses.
     #[inline(always)]
     pub unsafe fn push(bin: *mut Self, block: *mut u8) -> bool {
         // SAFETY: the caller promises the conditions of `push_linked`, and that the links are plain.
@@ -96,8 +96,8 @@ impl CacheBin {
     #[inline(always)]
     pub unsafe fn push_linked(bin: *mut Self, block: *mut u8, links: Links) -> bool {
         let slot = block.cast::<Slot>();
-        // SAFETY: the bin is valid. A shared one has no room, so a bin with room is the caller's alone. The block is
-        // free, as its owner no longer uses it, and as large and aligned as its class says: at least a pointer.
+        // SAFETY: the bin is valid. A shared one has no room, so a bin with room belongs to the caller alone. The block
+        // is free, as its owner no longer uses it, and as large and aligned as its class says: at least a pointer.
         unsafe {
             if (*bin).room <= 0 {
                 return false;
@@ -193,15 +193,15 @@ impl ThreadCache {
         &mut self.bins[class.index()]
     }
 
-    /// Returns the place of a class's bin, for callers that may not make a reference: an always empty cache may be
-    /// shared.
+    /// Returns a pointer to the bin of a class, for callers that may not create a reference because an always empty
+    /// cache may be shared.
     #[inline(always)]
     pub const fn bin_of(cache: *mut Self, class: SizeClass) -> *mut CacheBin {
         debug_assert!(class.index() < CLASSES);
         cache.cast::<CacheBin>().wrapping_add(class.index())
     }
 
-    /// Returns the place of the bin for a common layout of this size; see [`SizeClass::is_common`].
+    /// Returns a pointer to the bin for a common layout of this size; see [`SizeClass::is_common`].
     #[inline(always)]
     pub const fn bin_of_common(cache: *mut Self, size: usize) -> *mut CacheBin {
         if size_of::<CacheBin>() != SPACING {
@@ -215,16 +215,16 @@ impl ThreadCache {
     /// Pops a block of the class. Returns null, and writes nothing, if there is none.
     ///
     /// # Safety
-    /// The cache is valid, and its blocks satisfy SLOT1. The cache is the caller's alone, except for bins of long
+    /// The cache is valid, and its blocks satisfy SLOT1. The cache belongs to the caller alone, except for bins of long
     /// classes that were taken from it, or it is always empty.
     #[inline(always)]
     pub unsafe fn pop(cache: *mut Self, class: SizeClass) -> *mut u8 {
         let pop = |bin| {
-            // SAFETY: a bin of a valid cache; `with_bin` runs this only while the bin is the caller's, or always
-            // empty.
+            // SAFETY: the bin is in a valid cache, and `with_bin` runs this only while the bin belongs to the caller or
+            // is always empty.
             unsafe { CacheBin::pop(bin) }
         };
-        // SAFETY: the cache is valid, and the caller's or always empty.
+        // SAFETY: the cache is valid, and belongs to the caller or is always empty.
         unsafe { Self::with_bin(cache, class, pop) }.unwrap_or(core::ptr::null_mut())
     }
 
@@ -238,7 +238,7 @@ impl ThreadCache {
             // SAFETY: as in `pop`, and the caller no longer uses the block.
             unsafe { CacheBin::push(bin, block) }
         };
-        // SAFETY: the cache is valid, and the caller's or always empty.
+        // SAFETY: the cache is valid, and belongs to the caller or is always empty.
         unsafe { Self::with_bin(cache, class, push) }.unwrap_or(false)
     }
 
@@ -246,7 +246,7 @@ impl ThreadCache {
     /// taken from the owner (CACHE3).
     ///
     /// # Safety
-    /// The cache is valid, and the caller's or always empty.
+    /// The cache is valid, and belongs to the caller or is always empty.
     #[inline(always)]
     unsafe fn with_bin<R>(
         cache: *mut Self,
@@ -281,14 +281,14 @@ impl ThreadCache {
         self.long.pass_on();
     }
 
-    /// Returns a hash of the first blocks in the bins of the long classes, from which a later call sees a change; 0 if
-    /// they are empty. The owner may be using the cache.
+    /// Returns a hash of the first blocks in the bins of the long classes, by which a later call sees a change. Returns
+    /// 0 if these bins are empty. The owner may be using the cache.
     ///
     /// # Safety
     /// The cache is valid.
     pub(super) unsafe fn first_long(cache: *mut Self) -> usize {
         SizeClass::long().fold(0, |seen, class| {
-            // SAFETY: the cache is valid; the head is one word, which the owner writes at once.
+            // SAFETY: the cache is valid; the head is one word, which the owner writes in one access.
             let first = unsafe { (*Self::bin_of(cache, class)).head.get() }.addr();
             seen.rotate_left(7) ^ first
         })
@@ -299,7 +299,7 @@ impl ThreadCache {
         self.bins.iter().all(CacheBin::is_empty)
     }
 
-    /// Makes every bin's room agree with its list, for a cache whose owner was stopped between two instructions.
+    /// Sets the room of every bin to match its list, for a cache whose owner was stopped between two instructions.
     ///
     /// # Safety
     /// The lists satisfy SLOT1 and have these links, and the caller owns them now.
@@ -309,7 +309,7 @@ impl ThreadCache {
             let (mut count, mut slot) = (0, bin.head.get());
             while !slot.is_null() {
                 count += 1;
-                // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.
+                // SAFETY: `slot` is in a list of the caller (SLOT1), so its first word is a link.
                 slot = unsafe { links.next(slot) };
             }
             if bin.capacity > 0 {
@@ -327,10 +327,10 @@ impl ThreadCache {
         for class in SizeClass::all() {
             let bin = &self.bins[class.index()];
             let mut slot = bin.head.get();
-            // The walk goes by the count, since a block that a program freed twice makes the list a ring.
+            // The walk ends by the count, because a block that a program freed twice makes the list a ring.
             for _ in 0..bin.len() {
                 f(class, slot.cast());
-                // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.
+                // SAFETY: `slot` is in a list of the caller (SLOT1), so its first word is a link.
                 slot = unsafe { Slot::next(slot) };
             }
         }
@@ -347,7 +347,7 @@ impl ThreadCache {
         let mut slot = bin.head.get();
         (0..bin.len().min(64)).any(|_| {
             let here = slot;
-            // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.
+            // SAFETY: `slot` is in a list of the caller (SLOT1), so its first word is a link.
             slot = unsafe { Slot::next(slot) };
             core::ptr::eq(here.cast(), block)
         })

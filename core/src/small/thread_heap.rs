@@ -13,16 +13,17 @@
 //! # Invariants
 //! * HEAP1 a heap stays in the pool's list of all heaps once it has entered it.
 //! * HEAP2 a heap is parked or has one owner: the thread that created it or got it from the pool.
-//! * HEAP3 the set of a heap is touched under the heap's lock only: by the owner, by owners of its secondary heaps, by
+//! * HEAP3 the set of a heap is touched only under the heap's lock: by the owner, by owners of its secondary heaps, by
 //!   threads that trim or count, and by the fork handlers.
-//! * HEAP4 the thread cache is the owner's alone and needs no lock, except for the bins of the long classes, which
-//!   other threads may have taken under the heap's own lock (CACHE3); an owner that takes that lock has them back.
-//!   `owned` says under that lock whether there is an owner. While there is none, the cache is touched under the lock.
-//! * HEAP5 a secondary heap stays secondary, and its set stays empty. The thread that takes a secondary heap writes its
-//!   primary under the secondary heap's own lock, while that has no owner; the owner reads the primary without the
-//!   lock.
+//! * HEAP4 the thread cache belongs to the owner alone and needs no lock. The exception is the bins of the long
+//!   classes, which other threads may have taken under the heap's own lock (CACHE3); when the owner takes that lock, it
+//!   has these bins back. `owned` says under that lock whether there is an owner. While there is none, the cache is
+//!   touched under the lock.
+//! * HEAP5 a secondary heap stays secondary, and its set stays empty. The thread that takes a secondary heap writes the
+//!   heap's primary under the secondary heap's own lock, while the heap has no owner. The owner reads the primary
+//!   without the lock.
 //! * HEAP6 `threads` of a primary heap counts, under the pool's lock, the owned heaps that use its set.
-//! * HEAP7 after a fork the caches of threads that do not run in the child are `uncounted`: their lists are whole
+//! * HEAP7 after a fork, the caches of threads that do not run in the child are `uncounted`: their lists are whole
 //!   (CACHE2), but their counts may be wrong. The thread that takes the heap or its idle cache counts it first.
 //!
 //! Lock order: the holder of a heap's lock never takes the pool's; a secondary heap's lock comes before its
@@ -64,10 +65,10 @@ impl Parts {
         }
     }
 
-    /// Counts the heap's cache, if that is due (HEAP7). O(blocks in the cache) then.
+    /// Counts the heap's cache if that is due (HEAP7), which is O(blocks in the cache).
     fn count(&mut self, cache: &mut ThreadCache) {
         if core::mem::take(&mut self.uncounted) {
-            // SAFETY: the lists are whole (CACHE2), and the caller has the cache.
+            // SAFETY: the lists are whole (CACHE2), and the cache belongs to the caller.
             unsafe { cache.recount(self.set.links()) };
         }
     }
@@ -79,14 +80,15 @@ unsafe impl Send for ThreadCache {}
 /// A heap for one thread at a time.
 #[repr(C, align(128))]
 pub struct ThreadHeap<W: Wait = Spin> {
-    /// This field is the first, so that its address is the heap's, and alone in its cache lines, which are the owner's.
+    /// This field is the first, so that its address is the heap's. It is alone in its cache lines, which belong to the
+    /// owner.
     cache: UnsafeCell<ThreadCache>,
     remote_queue: Apart<RemoteQueue>,
     parts: Locked<Parts, W>,
     /// The primary of a secondary heap, otherwise null (HEAP5).
     primary: Cell<*const ThreadHeap<W>>,
     secondary: bool,
-    /// Links of the pool, under its lock, and a count of threads (HEAP6).
+    /// The pool's links and a count of threads (HEAP6), under the pool's lock.
     parked: Cell<*const ThreadHeap<W>>,
     is_parked: Cell<bool>,
     all: Cell<*const ThreadHeap<W>>,
@@ -98,8 +100,8 @@ pub struct ThreadHeap<W: Wait = Spin> {
 #[repr(align(128))]
 struct Apart<T>(T);
 
-// SAFETY: the remote-free queue is atomic, the parts are locked, the links are the pool's behind its lock, and the
-// cache is one thread's (HEAP4).
+// SAFETY: the remote-free queue is atomic, the parts are locked, the links belong to the pool and are under its lock,
+// and the cache belongs to one thread (HEAP4).
 unsafe impl<W: Wait> Sync for ThreadHeap<W> {}
 
 impl<W: Wait> Default for ThreadHeap<W> {
@@ -143,8 +145,8 @@ impl<W: Wait> ThreadHeap<W> {
         }
     }
 
-    /// Sets the policy of a heap, and whether it is secondary; the caller owns a secondary heap only once it has
-    /// entered a pool. Called before the heap enters a pool.
+    /// Sets the policy of a heap, and whether it is secondary. This must be called before the heap enters a pool. The
+    /// caller owns a secondary heap only once it has entered a pool.
     pub fn prepare(&mut self, policy: Policy, secondary: bool) {
         self.parts.get_mut().set.set_policy(policy);
         self.secondary = secondary;
@@ -166,20 +168,20 @@ impl<W: Wait> ThreadHeap<W> {
         unsafe { primary.as_ref() }.unwrap_or(self)
     }
 
-    /// Returns the queue where other threads announce blocks of this heap's spans. Its address is the heap's
-    /// identity.
+    /// Returns the queue in which other threads announce frees of this heap's blocks. The queue's address identifies
+    /// the heap.
     pub const fn remote_queue(&self) -> &RemoteQueue {
         &self.remote_queue.0
     }
 
-    /// Returns the cache, which is the owner's to use (HEAP4).
+    /// Returns the cache, which belongs to the owner (HEAP4).
     #[inline]
     pub const fn cache(&self) -> *mut ThreadCache {
         self.cache.get()
     }
 
-    /// Runs `f` with the heap's own set, alone (HEAP3), on behalf of no thread; the set of a secondary heap is empty.
-    /// The first argument is the `owner` of the set's calls.
+    /// Runs `f` with the heap's own set, under the heap's lock (HEAP3). The caller need not own the heap. The set of a
+    /// secondary heap is empty. The first argument of `f` is the `owner` that the set's functions expect.
     ///
     /// # Safety
     /// `f` leaves the set where it is: spans name its heap as their owner.
@@ -189,8 +191,8 @@ impl<W: Wait> ThreadHeap<W> {
             .with(|parts| f(self.remote_queue(), &mut parts.set))
     }
 
-    /// Runs `f` with the set that serves the heap's owner, alone (HEAP3). The owner has the whole cache from then on
-    /// (HEAP4).
+    /// Runs `f` with the set that serves the heap's owner, under that set's lock (HEAP3). The owner has the whole cache
+    /// from then on (HEAP4).
     ///
     /// # Safety
     /// The caller owns the heap; `f` leaves the set where it is.
@@ -206,9 +208,9 @@ impl<W: Wait> ThreadHeap<W> {
         })
     }
 
-    /// Runs `f` with the cache if the heap has no owner now, and with the set that served it last: for threads that
-    /// trim or count. A cache left behind by a fork is used only if `at_once`: each of its blocks costs a copy of its
-    /// page.
+    /// Runs `f` with the heap's cache, and with the set that served it last, if the heap has no owner now. This is for
+    /// threads that trim or count. A cache left over from a fork is used only if `at_once` is set, because each block
+    /// that is touched costs a copy of its page.
     ///
     /// # Safety
     /// `f` leaves the set and the cache where they are.
@@ -228,10 +230,10 @@ impl<W: Wait> ThreadHeap<W> {
         })
     }
 
-    /// Runs `f` with a cache whose owner works elsewhere or sleeps, and with the set that serves it; `f` may touch the
-    /// bins of the long classes of the cache (CACHE3). Returns `None` if these are empty, if the owner is using them,
-    /// if it has used them since the last call (unless `at_once`), or if `barrier` could not make all threads of the
-    /// process execute a barrier.
+    /// Runs `f` with the cache of an owner that works elsewhere or sleeps, and with the set that serves it. In the
+    /// cache, `f` may touch only the bins of the long classes (CACHE3). Returns `None` if these bins are empty, if the
+    /// owner is using them, if the owner has used them since the last call (unless `at_once` is set), or if `barrier`
+    /// could not make all threads of the process execute a barrier.
     ///
     /// # Safety
     /// `f` leaves the set and the cache where they are; `barrier` returns `true` only if all threads executed a
@@ -279,18 +281,19 @@ impl<W: Wait> ThreadHeap<W> {
     /// The caller owns the heap; `pages` is the same at every call.
     pub unsafe fn empty_cache(&self, pages: &mut impl Pages) {
         let flush = |owner, set: &mut SpanSet| {
-            // SAFETY: the cache is the caller's, with the bins of the long classes since its lock is held (HEAP4).
+            // SAFETY: the cache belongs to the caller, including the bins of the long classes, since its lock is held
+            // (HEAP4).
             let cache = unsafe { &mut *self.cache.get() };
-            // SAFETY: the set that serves the cache, with its own remote-free queue (HEAP3).
+            // SAFETY: this is the set that serves the cache, with its own remote-free queue (HEAP3).
             unsafe { set.flush(owner, cache, pages) };
         };
         // SAFETY: the caller owns the heap.
         unsafe { self.with_primary(flush) };
     }
 
-    /// Takes a heap that no thread can reach; a secondary heap gets `primary`.
+    /// Takes a heap that no other thread can take. A secondary heap gets `primary`.
     fn take(&self, primary: *const Self) {
-        // Waits here for a thread that trims the heap.
+        // If another thread is trimming the heap, this waits for it.
         self.parts.with(|parts| {
             // SAFETY: the lock is held, and the heap has no owner (HEAP5).
             unsafe { Cell::write(&raw const self.primary, primary) };

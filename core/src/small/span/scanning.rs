@@ -1,4 +1,4 @@
-//! Holes of a span: pages without a used block are returned to the system, and used again later.
+//! Holes of a span: pages without a used block are returned to the system, and are used again later.
 
 use core::ptr;
 
@@ -10,25 +10,25 @@ impl Own {
     /// Lists the blocks of the first hole, or of its first part.
     ///
     /// # Safety
-    /// `shape` is this span's; no block is listed.
+    /// `shape` belongs to this span; no block is listed.
     pub(super) unsafe fn fill_hole(&mut self, shape: &SpanShape) {
         let blocks = self.holes.fill(&self.grid(shape));
         self.free_count = blocks.len() as u16;
         for number in blocks.rev() {
             let slot = shape.block(number).cast::<Slot>();
-            // SAFETY: a carved block that is free (SPAN6) and no longer holed.
+            // SAFETY: the slot is a carved block that is free (SPAN6) and no longer holed.
             unsafe { shape.links.set_next(slot, self.free) };
             self.free = slot;
         }
     }
 
-    /// Makes holes of whole pages of free blocks, if they are at least `least` bytes together, and passes the memory of
-    /// these holes to `discard`; if `again`, also that of the existing holes, since the system may have put pages
-    /// there. O(carved), touching free blocks only.
+    /// Makes holes of whole pages of free blocks, if these holes have at least `least` bytes in total, and passes their
+    /// memory to `discard`. If `again` is set, the memory of the existing holes is also passed to `discard`, since the
+    /// system may have put pages there. O(carved), touching free blocks only.
     ///
     /// # Safety
-    /// `shape` is this span's. Memory is returned in pages of `page_bytes`, a power of two, and the span starts at a
-    /// multiple of it.
+    /// `shape` belongs to this span. Memory is returned in pages of `page_bytes`, a power of two, and the span starts
+    /// at a multiple of it.
     pub(in super::super) unsafe fn scan(
         &mut self,
         shape: &SpanShape,
@@ -52,19 +52,19 @@ impl Own {
             return;
         }
         self.holes = holes.and(found);
-        // SAFETY: the list is this span's and satisfies SLOT1.
+        // SAFETY: the list belongs to this span and satisfies SLOT1.
         (self.free, self.free_count) = unsafe { self.without_holed(self.free, shape) };
-        // SAFETY: the list is this span's and satisfies SLOT1.
+        // SAFETY: the list belongs to this span and satisfies SLOT1.
         (self.received, self.received_count) = unsafe { self.without_holed(self.received, shape) };
         for bytes in found.runs() {
             discard(shape.base.wrapping_add(bytes.start), bytes.len());
         }
     }
 
-    /// Returns the units that may become holes. Not inlined, since its caller's stack may be small.
+    /// Returns the units that may become holes. Not inlined, because the caller's stack may be small.
     ///
     /// # Safety
-    /// `shape` is this span's.
+    /// `shape` belongs to this span.
     #[inline(never)]
     unsafe fn candidates(&self, shape: &SpanShape, holes: Holes) -> Holes {
         let (grid, mut found) = (self.grid(shape), holes.cleared());
@@ -74,7 +74,7 @@ impl Own {
                 let mut slot = list;
                 while !slot.is_null() {
                     holes.count(shape.number(slot.cast()), &grid, &mut tally);
-                    // SAFETY: `slot` is in a list of this span's (SLOT1), so its first word is a link.
+                    // SAFETY: `slot` is in a list of this span (SLOT1), so its first word is a link.
                     slot = unsafe { shape.links.next(slot) };
                 }
             }
@@ -86,7 +86,7 @@ impl Own {
     /// Returns a list without the blocks that overlap a hole, in the same order, and its length.
     ///
     /// # Safety
-    /// The list satisfies SLOT1, and its blocks are the caller's.
+    /// The list satisfies SLOT1, and its blocks belong to the caller.
     unsafe fn without_holed(&self, list: *mut Slot, shape: &SpanShape) -> (*mut Slot, u16) {
         let grid = self.grid(shape);
         let (mut head, mut tail, mut count) = (ptr::null_mut(), ptr::null_mut(), 0);

@@ -22,8 +22,8 @@ const FETCHED: usize = 256;
 
 impl SpanSet {
     /// Returns lists of the transfer cache to their spans, and releases spans without a used block, if they were not
-    /// needed since the last tick. The others grow older. Takes the cost off `budget`, in blocks. Returns whether that
-    /// was all; if not, call it again, and let other threads work in between.
+    /// needed since the last tick. Other lists and spans become one tick older. Subtracts the cost, in blocks, from
+    /// `budget`. Returns whether the tick is complete; if not, call it again, and let other threads work in between.
     ///
     /// O(classes + blocks returned). A call ends with the lists that exceed the budget, at most 2048 blocks.
     ///
@@ -48,7 +48,8 @@ impl SpanSet {
                 let blocks = TOGETHER * self.policy.bin_blocks(class);
                 *budget = budget.saturating_sub(blocks);
                 self.aging = true;
-                // SAFETY: the lists were the transfer cache's, so their blocks are free and this set's (SLOT1).
+                // SAFETY: the lists came from the transfer cache, so their blocks are free and belong to this set
+                // (SLOT1).
                 unsafe { self.give_back_together(owner, &mut lists, pages) };
                 self.aging = false;
             }
@@ -65,10 +66,10 @@ impl SpanSet {
         true
     }
 
-    /// Receives remote frees as blocks that have been idle for long, which they are if only ticks have freed them, and
-    /// visits each listed span of the changed classes once: a span that has been idle for a tick is scanned for pages
-    /// without a used block, others grow older. Takes the cost off `budget`, in blocks. Returns whether that was all;
-    /// if not, call it again, and let other threads work in between.
+    /// Receives remote frees, and then visits each listed span of the changed classes once. The received blocks count
+    /// as idle for long, which they are if only ticks have freed them. A span that has been idle for a tick is scanned
+    /// for pages without a used block; other spans become one tick older. Subtracts the cost, in blocks, from `budget`.
+    /// Returns whether the tick is complete; if not, call it again, and let other threads work in between.
     ///
     /// O(classes + listed spans of those classes + blocks of the spans that are scanned). A call ends with the span
     /// that exceeds the budget.
@@ -93,13 +94,13 @@ impl SpanSet {
         unsafe { self.walk(SetWalk::Tick, budget, pages) }
     }
 
-    /// Makes [`age`](Self::age) and [`settle`](Self::settle) skip blocks and spans that are idle now, as long as the
-    /// program does not use them: in the child of a fork each block that is touched costs a copy of its page, which is
-    /// more than a release saves. Takes the cost off `budget`, in blocks. Returns whether that was all; if not, call it
-    /// again.
+    /// Makes [`age`](Self::age) and [`settle`](Self::settle) skip the blocks and spans that are idle now, until the
+    /// program uses them. This is for the child of a fork, where each block that is touched costs a copy of its page,
+    /// which is more than a release saves. Subtracts the cost, in blocks, from `budget`. Returns whether all spans were
+    /// visited; if not, call it again.
     ///
-    /// O(classes + listed spans). Lists are skipped once: the lists of a child that forks in its turn age as usual,
-    /// as long as some of its parent's are there.
+    /// O(classes + listed spans). Lists are skipped only once: if the child forks in turn, the lists of its child age
+    /// as usual while some lists of the first fork are left.
     pub fn leave_idle(&mut self, budget: &mut usize) -> bool {
         if self.walk != SetWalk::Leave {
             self.classes.iter_mut().for_each(ClassSpans::leave_lists);
@@ -126,7 +127,8 @@ impl SpanSet {
     }
 
     /// Returns several lists to their spans, one block of each in turn. Idle blocks are in no processor cache, and a
-    /// list's next block is known only once the current one has been fetched; so several are fetched at the same time.
+    /// list's next block is known only once the current one has been fetched. So blocks of several lists are fetched at
+    /// the same time.
     ///
     /// # Safety
     /// The conditions of [`give_back`](Self::give_back), for every list; null is an empty list.
@@ -143,12 +145,13 @@ impl SpanSet {
             while count + TOGETHER <= FETCHED && lists.iter().any(|list| !list.is_null()) {
                 for list in lists.iter_mut().filter(|list| !list.is_null()) {
                     let slot = *list;
-                    // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.
+                    // SAFETY: `slot` is in a list of the caller (SLOT1), so its first word is a link.
                     *list = unsafe { links.next(slot) };
                     if last.is_null() {
                         first = slot;
                     } else {
-                        // SAFETY: a block of the caller's lists, whose own link was followed before.
+                        // SAFETY: the block is in one of the caller's lists, and its own link has already been
+                        // followed.
                         unsafe { links.set_next(last, slot) };
                     }
                     (last, count) = (slot, count + 1);
@@ -157,8 +160,8 @@ impl SpanSet {
             if first.is_null() {
                 return;
             }
-            // SAFETY: the last block of a list of the caller's, linked above; all its blocks are the caller's to
-            // return.
+            // SAFETY: this is the last block of the list linked above, whose blocks all belong to the caller, to be
+            // returned.
             unsafe {
                 links.set_next(last, ptr::null_mut());
                 self.give_back(owner, first, pages);

@@ -1,4 +1,4 @@
-//! The work of one call, and of all calls of a tick together, counted.
+//! Counts the work of one call, and of all calls of a tick together.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use core::mem::MaybeUninit;
@@ -24,11 +24,11 @@ const SPANS: usize = 300;
 #[repr(align(2048))]
 struct Memory(MaybeUninit<[u8; SPAN_BYTES]>);
 
-/// Memory for `SPANS` spans, allocated from the lowest address up, and their records.
+/// Memory for `SPANS` spans, which are allocated from the lowest address up, and their records.
 struct Region {
     memory: [Memory; SPANS],
     records: [MaybeUninit<Span>; SPANS],
-    /// Number of spans allocated, and of those freed again.
+    /// Number of spans allocated, and number of spans freed again.
     given: usize,
     freed: usize,
     discards: usize,
@@ -111,7 +111,7 @@ impl<'a> Full<'a> {
         let (mut set, mut cache) = (SpanSet::without_transfer_caches(), ThreadCache::new());
         let class = SizeClass::of(BLOCK_BYTES, 8).unwrap();
         let blocks = [(); SPANS * BLOCKS].map(|()| {
-            // SAFETY: the cache is the test's, and its blocks are free.
+            // SAFETY: the cache belongs to the test, and its blocks are free.
             let block = unsafe { CacheBin::pop(cache.of(class)) };
             if !block.is_null() {
                 return block;
@@ -135,7 +135,7 @@ impl<'a> Full<'a> {
     fn free(&mut self, kept: usize) {
         for block in self.blocks {
             if block.addr() % SPAN_BYTES / BLOCK_BYTES >= kept {
-                // SAFETY: a block of the test's, no longer used.
+                // SAFETY: the block belongs to the test and is no longer used.
                 unsafe { self.set.free(self.queue, block, self.pages) };
             }
         }
@@ -175,7 +175,7 @@ fn under_pressure_no_empty_span_is_kept_and_one_tick_scans_all_others() {
     full.pages.under_pressure = true;
     let (gone, rest) = full.blocks.split_at(BLOCKS);
     for block in gone.iter().chain(rest.iter().step_by(BLOCKS)) {
-        // SAFETY: a block of the test's, no longer used.
+        // SAFETY: the block belongs to the test and is no longer used.
         unsafe { full.set.free(full.queue, *block, full.pages) };
     }
     let mut all = usize::MAX;
@@ -229,7 +229,7 @@ fn a_walk_goes_on_though_its_next_span_leaves_the_list() {
         // The last block of the span that the walk visits next.
         // SAFETY: the owner may read it.
         let block = unsafe { Span::shape(next) }.base;
-        // SAFETY: a block of the test's, no longer used.
+        // SAFETY: the block belongs to the test and is no longer used.
         unsafe { full.set.free(full.queue, block, full.pages) };
     }
     assert_eq!(
@@ -266,7 +266,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
     let (mut set, mut cache) = (SpanSet::default(), ThreadCache::new());
     let class = SizeClass::of(16, 8).unwrap();
     let mut alloc = || {
-        // SAFETY: the cache is the test's, and its blocks are free.
+        // SAFETY: the cache belongs to the test, and its blocks are free.
         let block = unsafe { CacheBin::pop(cache.of(class)) };
         if !block.is_null() {
             return block;
@@ -279,7 +279,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
     let mut last = core::ptr::null_mut();
     for _ in 0..COUNT {
         let block: *mut *mut u8 = alloc().cast();
-        // SAFETY: a block of the test's, of 16 bytes.
+        // SAFETY: the block belongs to the test and has 16 bytes.
         unsafe { block.write(last) };
         last = block.cast();
     }
@@ -287,7 +287,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
         let block = last;
         // SAFETY: written above.
         last = unsafe { block.cast::<*mut u8>().read() };
-        // SAFETY: a block of the test's, no longer used.
+        // SAFETY: the block belongs to the test and is no longer used.
         while !unsafe { CacheBin::push(cache.of(class), block) } {
             let bin = cache.of(class);
             // SAFETY: the set's own queue, cache and pages.
@@ -297,7 +297,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
     let at_hand = |set: &SpanSet| set.usage(class, SPAN_BYTES).transfer_blocks as usize;
     let bin = set.policy.bin_blocks(class);
     assert!(at_hand(&set) >= COUNT / 2 - bin);
-    // For a call that allocates much, and for one that allocates little.
+    // First a call that allocates a lot, then one that allocates little.
     for (bytes, most) in [(usize::MAX, 4096 + bin), (1 << 10, 256 + bin)] {
         set.made_bytes = FLUSH_EVERY_BYTES;
         assert!(set.flush_is_due());

@@ -1,4 +1,4 @@
-//! A walk over everything that a set reaches, for tests and debug builds.
+//! Checks a set by a walk over everything that it reaches, for tests and debug builds.
 
 use core::ptr;
 
@@ -18,9 +18,9 @@ impl SpanSet {
         let (mut empty, mut empties) = (ptr::null_mut(), 0);
         let (mut prev, mut span) = (ptr::null_mut(), state.listed);
         while !span.is_null() {
-            // SAFETY: a listed span is this set's, so its shape may be read (SPAN1).
+            // SAFETY: a listed span belongs to this set, so its shape may be read (SPAN1).
             let shape = unsafe { Span::shape(span) };
-            // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
+            // SAFETY: a listed span belongs to this set, and no other reference to its own part exists (SPAN3).
             let own = unsafe { Span::own(span) };
             // SAFETY: the shape is the span's own.
             let sound = unsafe { own.is_sound(shape) };
@@ -39,7 +39,7 @@ impl SpanSet {
                 if self.list_len(list) != self.policy.bin_blocks(class) {
                     return false;
                 }
-                // SAFETY: the list is the transfer cache's and its first block has a second word (SET1).
+                // SAFETY: the list is in the transfer cache, and its first block has a second word (SET1).
                 list = unsafe { self.links().below(list) };
             }
         }
@@ -51,7 +51,7 @@ impl SpanSet {
         let (mut count, mut slot) = (0, list);
         while !slot.is_null() {
             count += 1;
-            // SAFETY: `slot` is in a list of this set's (SLOT1), so its first word is a link.
+            // SAFETY: `slot` is in a list of this set (SLOT1), so its first word is a link.
             slot = unsafe { self.links().next(slot) };
         }
         count

@@ -7,8 +7,8 @@ use super::super::slot::{Links, Slot, TWO_WORDS};
 use super::super::span::Span;
 
 /// Bytes that a transfer cache may hold if its owner has blocks of the class at all. If half of the owner's bytes of
-/// the class is more, the cache may hold that: a program that frees a large tree and builds another finds its blocks
-/// again without a walk.
+/// the class are more than this, the cache may hold that half. So a program that frees a large tree and builds another
+/// finds its blocks again without a walk.
 const TRANSFER_BYTES: u64 = 64 << 10;
 
 /// Number of stacks of lists that ticks skip: one of young and one of old lists.
@@ -34,7 +34,8 @@ pub(super) struct ClassSpans {
     pub(super) idle: bool,
     pub(super) touched: bool,
     pub(super) to_scan: bool,
-    /// Whether the next walk scans again the spans that were scanned, and whether the walk under way does.
+    /// Whether the next walk scans spans that were already scanned (`again`), and whether the walk under way does
+    /// (`walk_again`).
     pub(super) again: bool,
     pub(super) walk_again: bool,
     pub(super) spans: u32,
@@ -85,7 +86,7 @@ impl ClassSpans {
         if list.is_null() {
             return None;
         }
-        // SAFETY: the list is the transfer cache's and its first block has a second word (SET1).
+        // SAFETY: the list is in the transfer cache, and its first block has a second word (SET1).
         self.old = unsafe { links.below(list) };
         self.transfer_lists -= 1;
         Some(list)
@@ -95,7 +96,7 @@ impl ClassSpans {
     pub(super) fn take_left(&mut self, links: Links) -> Option<*mut Slot> {
         let stack = self.left.iter_mut().find(|stack| !stack.is_null())?;
         let list = *stack;
-        // SAFETY: the list is the transfer cache's and its first block has a second word (SET1).
+        // SAFETY: the list is in the transfer cache, and its first block has a second word (SET1).
         *stack = unsafe { links.below(list) };
         self.transfer_lists -= 1;
         self.left_lists -= 1;
@@ -115,16 +116,16 @@ impl ClassSpans {
     /// Adds a span to the list.
     ///
     /// # Safety
-    /// The span is this set's and not listed.
+    /// The span belongs to this set and is not listed.
     pub(super) unsafe fn list(&mut self, span: *mut Span) {
-        // SAFETY: the span is this set's, and no other reference to its own part exists (SPAN3).
+        // SAFETY: the span belongs to this set, and no other reference to its own part exists (SPAN3).
         let own = unsafe { Span::own(span) };
         debug_assert!(!own.listed);
         own.listed = true;
         own.prev = ptr::null_mut();
         own.next = self.listed;
         if !self.listed.is_null() {
-            // SAFETY: a listed span is this set's, and another one than `span`.
+            // SAFETY: a listed span belongs to this set, and this one is not `span`.
             unsafe { Span::own(self.listed) }.prev = span;
         }
         self.listed = span;
@@ -133,9 +134,9 @@ impl ClassSpans {
     /// Removes a span from the list.
     ///
     /// # Safety
-    /// The span is this set's and listed.
+    /// The span belongs to this set and is listed.
     pub(super) unsafe fn unlist(&mut self, span: *mut Span) {
-        // SAFETY: the span is this set's, and no other reference to its own part exists (SPAN3).
+        // SAFETY: the span belongs to this set, and no other reference to its own part exists (SPAN3).
         let own = unsafe { Span::own(span) };
         debug_assert!(own.listed);
         let (next, prev) = (own.next, own.prev);
@@ -146,11 +147,11 @@ impl ClassSpans {
         if prev.is_null() {
             self.listed = next;
         } else {
-            // SAFETY: a listed span is this set's, and another one than `span`.
+            // SAFETY: a listed span belongs to this set, and this one is not `span`.
             unsafe { Span::own(prev) }.next = next;
         }
         if !next.is_null() {
-            // SAFETY: a listed span is this set's, and another one than `span`.
+            // SAFETY: a listed span belongs to this set, and this one is not `span`.
             unsafe { Span::own(next) }.prev = prev;
         }
     }

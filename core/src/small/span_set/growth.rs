@@ -8,23 +8,23 @@ use super::super::thread_cache::ThreadCache;
 use super::SpanSet;
 use super::class_spans::ClassSpans;
 
-/// Bytes of new spans between two turns; see [`SpanSet::flush_is_due`].
+/// Number of bytes of new spans between two turns of flushing; see [`SpanSet::flush_is_due`].
 pub(super) const FLUSH_EVERY_BYTES: usize = 16 << 20;
 
-/// Bytes of spans made before a turn is considered again.
+/// Number of bytes of new spans after which a turn is considered again.
 const ASKED_AFTER: usize = 1 << 20;
 
 /// Maximum number of blocks that one call flushes, not counting the rest of its last list. Flushing them takes 0.1 to
 /// 0.4 ms.
 const GIVEN_UP: usize = 4096;
 
-/// During a turn a call flushes this many times the bytes that it allocates, so that a turn ends before the heap has
-/// grown by a quarter of the flushed bytes; by more if [`GIVEN_UP`] blocks are fewer bytes than that.
+/// During a turn, a call flushes this many times the bytes that it allocates, so that a turn ends before the heap has
+/// grown by a quarter of the flushed bytes. The heap grows by more if [`GIVEN_UP`] blocks are fewer bytes than that.
 const GIVEN_UP_FOR_EACH: usize = 4;
 
 impl SpanSet {
-    /// Allocates memory for a span. Pages of the class's first span that were written before are discarded: the class
-    /// may need few of them, and they would stay in memory with it.
+    /// Allocates memory for a span. If it is the first span of the class, pages that were written before are discarded:
+    /// the class may need few of them, and otherwise all of them would stay in memory.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -45,8 +45,8 @@ impl SpanSet {
         Some(memory)
     }
 
-    /// Allocates memory for a span: from held memory first, then from cached blocks of other classes, in transfer
-    /// caches and in the cache, then by growth.
+    /// Allocates memory for a span: first from held memory, then from cached blocks of other classes (in the transfer
+    /// caches and in the thread cache), then by growth.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -60,10 +60,11 @@ impl SpanSet {
         if let Some(memory) = pages.alloc_held_span(class) {
             return Some(memory);
         }
-        // A turn under way has already had its part in this refill.
+        // If a turn was already under way, this refill has flushed its part.
         if self.lists_to_flush == 0 && self.flush_is_due() {
             let bytes = pages.span_bytes(class);
-            // SAFETY: the conditions of `refill`: the queue and the pages are this set's, the cache is the caller's.
+            // SAFETY: the conditions of `refill` hold: the queue and the pages belong to this set, and the cache to the
+            // caller.
             unsafe { self.flush_some(owner, cache, bytes, pages) };
             if let Some(memory) = pages.alloc_held_span(class) {
                 return Some(memory);
@@ -72,9 +73,9 @@ impl SpanSet {
         pages.alloc_span(class)
     }
 
-    /// Returns whether cached lists should be flushed, given that the heap would grow. A turn comes once for each 16
-    /// MiB of spans made, and then flushes as many lists as there were, some with each refill: so a program that needs
-    /// its cached blocks again does not lose them each time.
+    /// Returns whether cached lists should be flushed, given that the heap would otherwise grow. Lists are flushed in
+    /// *turns*, one for each 16 MiB of new spans. A turn flushes as many lists as there were when it began, some with
+    /// each refill. So a program that needs its cached blocks again does not lose them each time.
     pub fn flush_is_due(&mut self) -> bool {
         if self.lists_to_flush == 0 && self.made_bytes >= FLUSH_EVERY_BYTES {
             (self.made_bytes, self.asked_bytes) = (0, 0);
@@ -83,8 +84,9 @@ impl SpanSet {
         self.lists_to_flush > 0
     }
 
-    /// Returns whether cached lists should be flushed before the heap would grow: during a turn, once `free`, the free
-    /// part of held memory, is below a quarter of the cached bytes, and immediately under pressure.
+    /// Returns whether cached lists should be flushed although the heap need not grow yet. They are flushed during a
+    /// turn, and immediately under pressure. A turn may begin here once `free`, the free part of held memory, is less
+    /// than a quarter of the cached bytes.
     pub(super) fn early_flush_is_due(
         &mut self,
         under_pressure: bool,
@@ -123,9 +125,9 @@ impl SpanSet {
         self.classes.iter().map(lists).sum()
     }
 
-    /// Flushes lists of the transfer caches for a call that allocates `bytes`, and, at the end of a turn, the thread
-    /// cache, since each block there may be the only used one of its span. O(classes + 4096 blocks + one list), and at
-    /// the end of a turn O(blocks in the cache) more.
+    /// Flushes lists of the transfer caches for a call that allocates `bytes`. At the end of a turn it also flushes the
+    /// thread cache, since each block there may be the only used one of its span. O(classes + 4096 blocks + one list),
+    /// plus O(blocks in the cache) at the end of a turn.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).

@@ -29,7 +29,7 @@ fn a_set_counts_the_blocks_of_its_transfer_caches_and_the_bytes_of_its_spans() {
 
 #[test]
 fn a_set_counts_more_blocks_than_32_bits_do() {
-    // The last span of 32 GiB in the shortest blocks, and some more.
+    // 32 GiB in the shortest blocks are used, and one more span is free.
     let mut state = ClassSpans::NONE;
     state.blocks = u32::MAX.into();
     state.used = state.blocks;

@@ -2,7 +2,7 @@
 //! its pages without a used block are discarded.
 //!
 //! A walk visits each span once, a few at a time. Between two calls the spans may change: a span that leaves the list
-//! leaves the walk (`ClassSpans::unlist`), and a span that enters the list is in front of the spans that the walk has
+//! leaves the walk (`ClassSpans::unlist`), and a span that enters the list comes before the spans that the walk has
 //! passed.
 
 use core::ptr;
@@ -17,13 +17,13 @@ pub(super) const EXPIRED: u8 = 2;
 /// Value of `rest` while the span has not changed since it was scanned.
 const SCANNED: u8 = u8::MAX;
 
-/// Divisors of a span's bytes that give the minimum bytes of holes to dig in one scan, normally and under pressure,
-/// since each hole costs a system call and may split a huge page.
+/// A scan makes holes only if their bytes are at least the span's bytes divided by one of these: the first normally,
+/// the second under pressure. The reason is that each hole costs a system call and may split a huge page.
 const SCAN_PART: usize = 8;
 const PRESSURE_PART: usize = 64;
 
-/// Cost, in blocks, of a scan in addition to the blocks that it examines, and of each run of pages that it discards,
-/// which is up to three system calls.
+/// Cost of a scan, in blocks, in addition to the blocks that it examines; and cost of each run of pages that it
+/// discards, which takes up to three system calls.
 const SCAN_COST: usize = 32;
 const HOLE_COST: usize = 32;
 
@@ -51,7 +51,7 @@ impl SpanSet {
     }
 
     /// Begins a walk, or continues the one under way if it is of the same kind. Returns whether it has ended. Each
-    /// visited span takes one from the budget, and a scan takes its cost.
+    /// visited span costs one block of the budget, and a scan costs what [`SCAN_COST`] and [`HOLE_COST`] say.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -87,8 +87,8 @@ impl SpanSet {
         }
     }
 
-    /// Continues a walk that makes later ones skip all spans. Returns whether it has ended. A span takes one from the
-    /// budget.
+    /// Continues a walk that makes later walks skip all spans. Returns whether it has ended. Each span costs one block
+    /// of the budget.
     pub(super) fn walk_leaving(&mut self, budget: &mut usize) -> bool {
         for state in &mut self.classes {
             while !state.walk.is_null() {
@@ -96,10 +96,10 @@ impl SpanSet {
                     return false;
                 }
                 *budget -= 1;
-                // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
+                // SAFETY: a listed span belongs to this set, and no other reference to its own part exists (SPAN3).
                 let own = unsafe { Span::own(state.walk) };
                 state.walk = own.next;
-                // A record that already has this value is not written, and so not copied.
+                // A record that already has this value is not written, so its page is not copied.
                 if own.rest != SCANNED {
                     own.rest = SCANNED;
                 }
@@ -129,7 +129,7 @@ impl SpanSet {
             if *budget == 0 {
                 return false;
             }
-            // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
+            // SAFETY: a listed span belongs to this set, and no other reference to its own part exists (SPAN3).
             self.class(class).walk = unsafe { Span::own(span) }.next;
             // SAFETY: the span is listed, and the caller passes the same `pages` at every call.
             let cost = unsafe { self.look_at(span, pages) };
@@ -137,8 +137,8 @@ impl SpanSet {
         }
     }
 
-    /// Scans a span, or makes it one tick older. Returns the cost in blocks. Not inlined, since its callers do other
-    /// things on stacks that may be small.
+    /// Scans a span, or makes it one tick older. Returns the cost in blocks. Not inlined, because its callers also do
+    /// other things, on stacks that may be small.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for a listed span.
@@ -148,9 +148,9 @@ impl SpanSet {
         {
             self.looks += 1;
         }
-        // SAFETY: a listed span is this set's, so its shape may be read (SPAN1).
+        // SAFETY: a listed span belongs to this set, so its shape may be read (SPAN1).
         let shape = unsafe { Span::shape(span) };
-        // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
+        // SAFETY: a listed span belongs to this set, and no other reference to its own part exists (SPAN3).
         let own = unsafe { Span::own(span) };
         let (is_trim, under_pressure) = (self.walk == SetWalk::Trim, pages.under_pressure());
         let state = self.class(shape.class());

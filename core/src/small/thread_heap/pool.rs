@@ -1,4 +1,4 @@
-//! [`HeapPool`]: all heaps of a process, among them the parked ones, which have no thread. The invariants are those of
+//! [`HeapPool`]: all heaps of a process, including the parked ones, which have no thread. The invariants are those of
 //! `thread_heap`.
 
 use core::ptr;
@@ -6,7 +6,8 @@ use core::ptr;
 use super::ThreadHeap;
 use crate::sync::{Cell, Locked, Spin, Wait};
 
-/// The heads that the pool's lock protects: heaps without a thread, all heaps, and heaps with a set of their own.
+/// The heads of the lists that the pool's lock protects: heaps without a thread, all heaps, and heaps with a set of
+/// their own.
 struct Heads<W: Wait> {
     parked: *const ThreadHeap<W>,
     parked_secondaries: *const ThreadHeap<W>,
@@ -31,7 +32,7 @@ impl<W: Wait> Heads<W> {
         self.all = heap;
     }
 
-    /// Adds a heap that has no owner any more to the parked ones.
+    /// Adds a heap that no longer has an owner to the parked ones.
     fn push(&mut self, heap: &ThreadHeap<W>) {
         let parked = match heap.secondary {
             true => &mut self.parked_secondaries,
@@ -70,13 +71,13 @@ impl<W: Wait> Heads<W> {
             if found.is_none_or(|(_, fewest)| threads < fewest) {
                 found = Some((primary, threads));
             }
-            // SAFETY: written before the primary heap was in the list.
+            // SAFETY: the link was written before the primary heap was in the list.
             at = unsafe { Cell::read(&raw const primary.primaries) };
         }
         found.map(|(primary, _)| primary)
     }
 
-    /// Adds a thread to a primary heap's count, or takes one off (HEAP6).
+    /// Adds a thread to a primary heap's count, or subtracts one (HEAP6).
     fn count(primary: &ThreadHeap<W>, more: bool) {
         // SAFETY: the pool's lock is held (HEAP6).
         let threads = unsafe { Cell::read(&raw const primary.threads) };
@@ -123,7 +124,8 @@ impl<W: Wait> HeapPool<W> {
         });
     }
 
-    /// Adds a new secondary heap, which the caller owns from now on. Returns `None` if there is no primary heap for it.
+    /// Adds a new secondary heap, which the caller owns from then on. Returns `None` if there is no primary heap for
+    /// it.
     ///
     /// # Safety
     /// The caller created the heap, no other thread uses it, and it has entered no pool.
@@ -191,7 +193,7 @@ impl<W: Wait> HeapPool<W> {
             while let Some(primary) = unsafe { at.as_ref() } {
                 // SAFETY: the pool's lock is held (HEAP6).
                 owned += unsafe { Cell::read(&raw const primary.threads) };
-                // SAFETY: written before the primary heap was in the list.
+                // SAFETY: the link was written before the primary heap was in the list.
                 at = unsafe { Cell::read(&raw const primary.primaries) };
             }
             owned
@@ -203,9 +205,9 @@ impl<W: Wait> HeapPool<W> {
         self.0.with(|heads| heads.all)
     }
 
-    /// Parks, in the child of a fork, every heap whose thread does not run there: all except `mine`. Blocks that a
-    /// thread was moving when the process forked, a few lists at most, stay lost. O(heaps); no block is touched, as
-    /// touching one would cost the child a page.
+    /// Parks, in the child of a fork, every heap whose thread does not run there: all heaps except `mine`. Blocks that
+    /// a thread was moving when the process forked, at most a few lists, stay lost. O(heaps). No block is touched,
+    /// because touching one would cost the child a page.
     ///
     /// # Safety
     /// No other thread runs in this process, and the heaps' memory is as it was when the process
@@ -220,12 +222,12 @@ impl<W: Wait> HeapPool<W> {
                 return;
             }
             heap.parts.with(|parts| parts.uncounted = true);
-            // SAFETY: no other thread runs, so the heap is this thread's.
+            // SAFETY: no other thread runs, so the heap belongs to this thread.
             unsafe { self.park(heap) };
         });
     }
 
-    /// Runs `f` for every heap, newest first, without the pool's lock.
+    /// Runs `f` for every heap, newest first, while the pool's lock is not held.
     pub fn for_each(&self, mut f: impl FnMut(&'static ThreadHeap<W>)) {
         let mut at = self.all();
         // SAFETY: heaps are never freed (HEAP1).
@@ -248,8 +250,8 @@ impl<W: Wait> HeapPool<W> {
         for secondaries in [true, false] {
             self.each_locked(|heap| {
                 if heap.secondary == secondaries {
-                    // SAFETY: this thread holds no heap's lock, and unlocks with `unlock_all`. Secondary heaps come
-                    // before primary ones, as everywhere.
+                    // SAFETY: this thread holds no heap's lock, and unlocks with `unlock_all`. Secondary heaps are
+                    // locked before primary ones, as everywhere.
                     unsafe { heap.parts.lock_across_fork() };
                 }
             });
