@@ -48,7 +48,6 @@ fn step_to_block(pool: &mut Pool, attempt: &mut RegionAttempt) -> Block {
     }
 }
 
-/// Asks the sub-allocator for the ticket's memory.
 fn given(pool: &Pool, growth: &GrowTicket) -> AddrRange {
     pool.source().grow(growth.request()).expect("room")
 }

@@ -11,7 +11,6 @@ use super::ground::{Best, Watched};
 pub(crate) type Dyn = &'static dyn BlockAllocator;
 pub(crate) type Access = &'static Watched<SliceAccess<'static>>;
 
-/// An allocator in a script.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Best(&'static Best),
@@ -80,7 +79,6 @@ impl Kind {
         }
     }
 
-    /// Returns the counters that outcomes mention.
     pub(crate) fn counters(self) -> Vec<(&'static str, u64)> {
         let findings = |counts: FindingCounts| {
             vec![

@@ -20,7 +20,6 @@ use super::ground::{BASE, Touch, Untracked, Watched, best_fit, buffer, flip, wri
 use super::kinds::{Access, Fails, Kind, leak};
 use crate::golden;
 
-/// The size of the buffer in bytes.
 const BYTES: u64 = 1 << 20;
 
 pub(crate) struct Player {
@@ -360,7 +359,6 @@ impl Player {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Describes a block as an allocator knows it.
     fn tell(&self, name: &str, block: &str) -> String {
         let (kind, (block, _)) = (self.kind(name), &self.blocks[block]);
         let allocator = kind.allocator();
@@ -377,7 +375,6 @@ impl Player {
         words
     }
 
-    /// Describes the counters that have changed.
     fn changes(&self) -> String {
         let mut words = String::new();
         for (name, kind) in &self.kinds {

@@ -16,7 +16,6 @@ const BYTES: u64 = 1 << 20;
 const LIMIT: u64 = 6000;
 const PLACES: usize = 7;
 
-/// A block in the model.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     addr: u64,
@@ -82,7 +81,6 @@ fn plain(find: CheckError) -> Find {
     }
 }
 
-/// Returns the findings of a check, in order.
 fn found_by(check: impl FnOnce(&mut dyn FnMut(CheckError)) -> u64) -> Vec<Find> {
     let mut found = Vec::new();
     let count = check(&mut |find| found.push(plain(find)));

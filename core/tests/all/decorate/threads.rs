@@ -82,7 +82,6 @@ fn four_threads_and_a_checker_see_no_damage_and_right_totals() {
     assert_eq!(inner.stats().live_bytes, 0);
 }
 
-/// The number of waits so far.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
 struct Told;

@@ -19,7 +19,6 @@ fn index(number: u32) -> PageIndex<'static> {
     )
 }
 
-/// Returns the block that starts at an address.
 fn block_at(pool: &Pool, index: PageIndex<'_>, addr: Addr) -> Result<Block, FreeError> {
     let found = index.find(addr).ok_or(FreeError::Unknown)?;
     pool.shared.with(|pool| pool.block_from_raw(found))

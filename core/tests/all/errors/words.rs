@@ -9,7 +9,6 @@ use larder_core::{
     RegionError, Request, ResizeError, SubAllocError, Violation,
 };
 
-/// Returns an `OutOfMemory` with each cause.
 fn all_causes() -> Vec<OutOfMemory> {
     let limit = out_of_memory(&mut Pool::new(ranged(MIB, 256)), &Request::new(257));
     let mut exhausted = Pool::new(ranged(MIB, GIB));

@@ -106,13 +106,11 @@ impl Bench {
         self.check();
     }
 
-    /// Allocates blocks of the given numbers of pages, in order.
     #[track_caller]
     pub(crate) fn blocks<const N: usize>(&mut self, sizes: [u64; N]) -> [Block; N] {
         sizes.map(|size| self.try_alloc(&pages(size)).unwrap())
     }
 
-    /// Frees a block, behind a stream point if there is one.
     #[track_caller]
     pub(crate) fn free(&mut self, block: Block, after: Option<StreamPoint>) {
         self.device().end_use(block.range(), after);
@@ -125,7 +123,6 @@ impl Bench {
         self.paged.get_mut().complete(point.stream, point.event);
     }
 
-    /// Returns the plan of a request that needs one.
     #[track_caller]
     pub(crate) fn plan(&mut self, request: &Request) -> PagePlan {
         match self
@@ -150,7 +147,6 @@ impl Bench {
         Some(step)
     }
 
-    /// Makes all remaining calls of a plan and ends it.
     #[track_caller]
     pub(crate) fn finish(&mut self, mut plan: PagePlan) -> Option<Block> {
         while self.call(&mut plan).is_some() {}

@@ -69,7 +69,6 @@ impl golden::Player for Player {
 }
 
 impl Player {
-    /// Returns the player after a scene.
     pub(crate) fn after(name: &str) -> Self {
         let mut player = <Self as golden::Player>::new();
         golden::Player::play(&mut player, &format!("begin {name}"));

@@ -50,7 +50,6 @@ impl UnderWay {
         self.player.bench.call(self.plan.as_mut()?)
     }
 
-    /// Makes the next call, which the device refuses.
     fn refuse(&mut self) -> PageCall {
         self.bench().device().refuse_in(Some(0));
         self.call().unwrap()
@@ -67,7 +66,6 @@ impl UnderWay {
     }
 }
 
-/// Counts the calls of a scene's plan.
 fn calls((name, wanted): Scene) -> PageCalls {
     let bench = &mut Player::after(name).bench;
     let before = bench.device().calls();

@@ -32,7 +32,6 @@ pub(crate) fn range(text: &str) -> AddrRange {
     AddrRange::new(Addr::new(start), bytes).unwrap()
 }
 
-/// Returns the word after `key`.
 pub(crate) fn option<'w>(words: &[&'w str], key: &str) -> Option<&'w str> {
     let at = words.iter().position(|word| *word == key)?;
     Some(words[at + 1])
@@ -84,7 +83,6 @@ pub(crate) fn sizes(words: &mut String, kind: &str, numbers: &[u64]) {
     write!(words, "; {kind} {}", runs.collect::<Vec<_>>().join(" ")).unwrap();
 }
 
-/// Describes driver calls.
 pub(crate) fn calls(made: &[PageCall]) -> String {
     let mut words = String::new();
     let (mut created, mut released, mut access) = (Vec::new(), Vec::new(), Vec::new());

@@ -11,24 +11,20 @@ use crate::golden;
 
 /// A pool that a script can create, with the operations that only it has.
 pub trait Scripted: AnyPool {
-    /// Creates a pool from the words of a `pool` operation.
     fn make(words: &[&str]) -> Self;
 
     /// Carries out an operation that the other pool does not have.
     fn own(&mut self, operation: &str, words: &[&str]);
 
-    /// Returns the block's number among all allocations, if the pool counts them.
     fn allocation_id(&self, _: &Self::Block) -> Option<u64> {
         None
     }
 
-    /// Returns further numbers that outcomes mention.
     fn numbers(&self) -> Vec<(&'static str, u64)> {
         vec![]
     }
 }
 
-/// Returns the number after `key`.
 pub fn option(words: &[&str], key: &str) -> Option<u64> {
     let at = words.iter().position(|word| *word == key)?;
     Some(number(words[at + 1]))

@@ -24,7 +24,6 @@ pub fn fixed(limit_buffers: u32) -> PoolConfig {
     }
 }
 
-/// Returns upstream's pool with `auto_resize`.
 pub fn upstream_growing(limit_buffers: u32) -> Upstream {
     upstream::PoolAllocator::new("pool", limit_buffers, true, NO_ROUNDING, Counted::default())
         .unwrap()
@@ -63,7 +62,6 @@ pub struct Calls {
     pub released_bytes: u64,
 }
 
-/// A pool, ours or upstream's.
 pub trait AnyPool {
     type Block;
 
@@ -85,7 +83,6 @@ pub trait AnyPool {
         self.try_alloc(bytes, 4).expect("memory")
     }
 
-    /// Allocates a block and frees it.
     #[track_caller]
     fn pair(&mut self, bytes: u64) {
         let block = self.alloc(bytes);

@@ -25,7 +25,6 @@ pub fn room(stats: usize, records: usize) -> PlanCapacity {
 /// For each bin in use: its class, the number of its own blocks, and the class of each virtual block's target.
 pub type Layout = Vec<(u64, u32, Vec<u64>)>;
 
-/// Plans, ours or upstream's.
 pub trait AnyPlans {
     /// Plans a round with these lives. Returns whether no bin needed another block.
     fn round(&mut self, stats: &[AllocStat]) -> bool;
@@ -35,7 +34,6 @@ pub trait AnyPlans {
     /// Returns the class of each block, and the lives that it serves.
     fn blocks(&self, interval: Interval) -> Vec<(u64, Vec<AllocStat>)>;
 
-    /// Returns the memory of the 4, 8 and 16 KiB plans.
     fn totals(&self) -> [u64; 3] {
         Interval::ALL.map(|interval| self.memory_bytes(interval))
     }

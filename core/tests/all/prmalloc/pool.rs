@@ -7,7 +7,6 @@ use crate::prmalloc::books::{KIB, align};
 use crate::prmalloc::player::Player;
 use crate::prmalloc::rig::{CountedBackend, InUse, planned_pool, pool, soon, until_planned};
 
-/// Cases of our pool and upstream's.
 mod both {
     use super::Player;
 
@@ -35,7 +34,6 @@ mod both {
     }
 }
 
-/// Cases in which a plan is replaced.
 mod replan {
     use super::Player;
 
@@ -51,7 +49,6 @@ mod replan {
     }
 }
 
-/// Cases of upstream's GPU form.
 mod gpu_form {
     use super::Player;
 

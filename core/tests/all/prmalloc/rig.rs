@@ -124,7 +124,6 @@ pub fn soon() -> PlannedPoolConfig {
     config
 }
 
-/// A pool, ours or upstream's, over the backend that counts.
 pub trait OverMock: AnyPool + Sync {
     fn backend(&self) -> &Mock;
 }
@@ -166,7 +165,6 @@ pub fn upstream_soon() -> Upstream {
 }
 
 impl Upstream {
-    /// Returns the number of virtual blocks of a bin in the 4 KiB plan.
     pub fn virtuals_of(&self, class: u64) -> usize {
         let pool = self.pool.lock().unwrap();
         let plan = pool.planner().plans().of(Interval::KiB4);

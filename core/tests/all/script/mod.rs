@@ -84,7 +84,6 @@ pub(crate) fn play_case(file: &str, text: &str, name: &str) {
     report(file, &[case.expect("the script has the case")]);
 }
 
-/// Plays every case that is not in `named`.
 pub(crate) fn play_others(file: &str, text: &str, named: &[&str]) {
     let cases = cases(text);
     let others: Vec<_> = cases
@@ -94,7 +93,6 @@ pub(crate) fn play_others(file: &str, text: &str, named: &[&str]) {
     report(file, &others);
 }
 
-/// Plays cases and reports every one that fails.
 fn report(file: &str, cases: &[&Case<'_>]) {
     let mut failures = Vec::new();
     for case in cases {

@@ -39,7 +39,6 @@ impl<'t> Row<'t> {
         }
     }
 
-    /// Returns the value after `key=`.
     fn value(&self, key: &str) -> Outcome<Option<u64>> {
         let values = self.words.iter().filter_map(|word| word.split_once('='));
         let mut values = values.filter(|(name, _)| *name == key);
@@ -50,7 +49,6 @@ impl<'t> Row<'t> {
         self.words[1..].iter().find_map(|word| stream(word))
     }
 
-    /// Returns the arguments that are not options.
     fn plain(&self) -> Vec<&'t str> {
         let words = self.words[1..].iter().copied();
         let is_option = |word: &str| {

@@ -49,7 +49,6 @@ impl Side {
     }
 }
 
-/// Both sides, and the allocator over them.
 pub(super) struct Sides {
     vmem: Vmem<&'static dyn BlockAllocator>,
     device: Side,
@@ -173,7 +172,6 @@ impl Sides {
         }
     }
 
-    /// Returns the device's regions.
     pub(super) fn regions(&self) -> Vec<AddrRange> {
         let mut regions = Vec::new();
         match self.device {

@@ -40,7 +40,6 @@ fn bytes(text: &str) -> u64 {
     }
 }
 
-/// Describes the counters that have changed.
 fn changes(before: StepStats, now: StepStats) -> String {
     let mut words = String::new();
     for (name, before, now) in [

@@ -42,7 +42,6 @@ enum Kind {
     Pages(Shared<PagePool<'static>, PageDevice>),
 }
 
-/// A program, its allocator and its steps.
 pub(crate) struct World {
     kind: Kind,
     pub(crate) steps: Steps<'static>,
@@ -203,7 +202,6 @@ impl World {
         }
     }
 
-    /// Returns the number of driver calls so far.
     pub(crate) fn calls(&self) -> u64 {
         match &self.kind {
             Kind::Range { .. } => 0,
@@ -221,7 +219,6 @@ impl World {
         self.play(script)
     }
 
-    /// Plays a step without a key.
     pub(crate) fn unnamed(&mut self, script: &[i64]) -> (Vec<Id>, Vec<Option<u64>>) {
         self.begin_keyed(0);
         self.play(script)
