@@ -224,7 +224,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
     }
 
     /// Frees a block, after the point if there is one. Returns the finding, or `None` if the guards were intact. The
-    /// caller has given up the block in either case. A finding is also kept for [`take_finding`](Self::take_finding).
+    /// block is consumed in either case. A finding is also kept for [`take_finding`](Self::take_finding).
     ///
     /// # Errors
     /// The block is returned if it is not from this allocator or the allocator below refuses the free.

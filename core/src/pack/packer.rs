@@ -136,9 +136,9 @@ impl<'t> Packer<'t> {
         self.looked + self.records / RECORDS_PER_BUCKET
     }
 
-    /// Makes the first packing, in the order of sizes. While about half a second is not used up, it also tries other
-    /// orders. With more than about 20,000 lifetimes, the first packing is in the order of time. If no packing is
-    /// complete in this time, because many lifetimes live at the same time, the smallest ones are stacked on the
+    /// Makes the first packing, in the order of sizes. It also tries other orders, as long as it stays within about
+    /// half a second. With more than about 20,000 lifetimes, the first packing is in the order of time. If no packing
+    /// is complete in this time, because many lifetimes live at the same time, the smallest ones are stacked on the
     /// others. `improve` then continues with the order of sizes.
     pub fn first(&mut self) {
         self.first_within(FIRST_WORK);

@@ -165,8 +165,8 @@ fn trim<W: Wait>(pool: &Locked<RegionPool<'_>, W>, source: &impl SubAllocator) -
 
 impl<S: SubAllocator, W: Wait> Shared<RegionPool<'_>, S, W> {
     /// Resizes the block without moving it, as [`BestFit::resize`] does. If the block is the last of the growing range,
-    /// or only free memory lies after it, missing memory is requested from the source. The source is asked once, or
-    /// twice if it refuses the first request.
+    /// or only free memory lies after it, missing memory is requested from the source. The source gets one request, or
+    /// two if it refuses the first.
     ///
     /// The block stays with the caller, so no other thread can take it or its contents. Free memory after it goes to
     /// the thread that is first.

@@ -68,7 +68,7 @@ impl GrowTicket {
 }
 
 impl RegionPool<'_> {
-    /// Decides how much memory to request so that the allocation can be served, or why it cannot be served.
+    /// Decides how much memory to request for an allocation, or returns the reason why no request would serve it.
     ///
     /// With `with_end`, the growth may rely on the free end of the newest region. An allocation tries that only once.
     /// If it did not help, because the range was not adjacent or another thread was faster, the whole size is

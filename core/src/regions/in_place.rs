@@ -56,8 +56,8 @@ impl<'t, S, W: Wait> Shared<RegionPool<'t>, S, W> {
     }
 }
 
-/// Lists the fields, of which [`RegionPool::place`] leaves only `tickets` zero. This does not compile if there are
-/// others.
+/// Lists the fields of a pool. [`RegionPool::place`] writes all of them except `tickets`, which stays zero. This does
+/// not compile if there are other fields.
 const _: fn(RegionPool<'_>) = |pool| {
     let RegionPool {
         tickets: _,

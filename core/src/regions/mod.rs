@@ -123,8 +123,8 @@ impl BestFit for RegionPool<'_> {
         }
     }
 
-    // Inlined, because otherwise the block would be returned through memory, and read back while the write is still
-    // under way.
+    // Inlined, because otherwise the block would be returned through memory, and read back before the write has
+    // completed.
     #[inline(always)]
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
         let need = self.chunks.need(request).ok()?;
