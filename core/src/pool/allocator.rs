@@ -1,7 +1,7 @@
-//! [`PoolAllocator`]: the pool behind a lock, driven over a sub-allocator.
+//! [`PoolAllocator`]: a pool behind a lock, over a sub-allocator.
 //!
-//! The lock is held for bookkeeping only. A buffer to release leaves the pool's lists while the lock is still held, so
-//! no request can get it while the sub-allocator takes it.
+//! The lock is held only for bookkeeping. A buffer to release leaves the pool's lists before the lock is released, so
+//! no request can get it while the sub-allocator takes it back.
 
 use super::{LeavingTicket, MissTicket, Pool, PoolCounters, PoolReport, PoolStep};
 use crate::block::{Block, BlockAllocator, Grant, Request};
@@ -12,10 +12,10 @@ use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::AddrRange;
 
-/// A pool over `S`, shared by reference; `W` is how threads wait for its lock.
+/// A pool over the sub-allocator `S`, shared by reference. `W` is how threads wait for its lock.
 ///
-/// Dropping it releases nothing to the source, because blocks may still be in use: [`close`](Self::close) releases
-/// idle buffers and reports those in use.
+/// Dropping it releases nothing to the sub-allocator, because blocks may still be in use. [`close`](Self::close)
+/// releases idle buffers and reports those in use.
 ///
 /// ```
 /// use larder_core::pool::{Pool, PoolAllocator, PoolConfig};
@@ -36,15 +36,15 @@ pub struct PoolAllocator<S, W: Wait = Spin> {
 }
 
 impl<S: SubAllocator> PoolAllocator<S> {
-    /// Creates an allocator over `pool` and `source`; threads spin for the lock.
+    /// Creates an allocator over `pool` and `source`. Threads that wait for the lock spin.
     pub fn new(pool: Pool, source: S) -> Self {
         Self::with_wait(pool, source)
     }
 }
 
 impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
-    /// Creates an allocator over `pool` and `source`; `W` is how threads wait for the lock. In a process a thread
-    /// that holds the lock may be preempted, so `W` should yield there.
+    /// Creates an allocator over `pool` and `source`. `W` is how threads wait for the lock. In a process, a thread that
+    /// holds the lock may be preempted, so `W` should yield the processor.
     pub fn with_wait(pool: Pool, source: S) -> Self {
         Self {
             pool: Locked::new(pool),
@@ -52,12 +52,12 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         }
     }
 
-    /// Converts the allocator to its parts. Memory held from the source stays held.
+    /// Converts the allocator to its parts. Memory held from the sub-allocator stays held.
     pub fn into_parts(self) -> (Pool, S) {
         (self.pool.into_inner(), self.source)
     }
 
-    /// Releases idle buffers and ends the allocator. Buffers with live blocks stay: the report has their number, and
+    /// Releases idle buffers and ends the allocator. Buffers with live blocks stay. The report has their number, and
     /// the number of buffers that the sub-allocator did not take back.
     #[must_use = "buffers may still be out"]
     pub fn close(self) -> (PoolReport, S) {
@@ -71,8 +71,8 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         &self.source
     }
 
-    /// Runs `f` on the pool under the lock. `f` must not use this allocator; buffers that it lets go are released by
-    /// the next free or [`trim`](Self::trim).
+    /// Runs `f` on the pool under the lock. `f` must not use this allocator. If it lets buffers leave, the next free or
+    /// [`trim`](Self::trim) releases them.
     pub fn with<R>(&self, f: impl FnOnce(&mut Pool) -> R) -> R {
         self.pool.with(f)
     }
@@ -101,7 +101,8 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         Ok(self.drain())
     }
 
-    /// Ends a step and releases buffers that were idle too long; see [`Pool::end_step`]. Returns the bytes released.
+    /// Ends a step and releases buffers that were idle for too long; see [`Pool::end_step`]. Returns the bytes
+    /// released.
     pub fn end_step(&self) -> u64 {
         self.pool.with(Pool::end_step);
         self.drain()
@@ -119,7 +120,7 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         self.drain()
     }
 
-    /// Releases all leaving buffers, including those of other threads. Returns the bytes taken.
+    /// Releases all leaving buffers, including those of other threads. Returns the bytes released.
     fn drain(&self) -> u64 {
         let mut bytes = 0;
         let mut next = self.pool.with(Pool::take_leaving);
@@ -131,7 +132,7 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         bytes
     }
 
-    /// Releases one buffer. Returns the bytes taken, and the next ticket.
+    /// Releases one buffer. Returns the bytes released, and the next ticket.
     fn give_back(&self, ticket: LeavingTicket) -> (u64, Option<LeavingTicket>) {
         let taken = self.source.release(ticket.range()).is_ok();
         self.pool.with(|pool| {
@@ -145,8 +146,8 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         })
     }
 
-    /// Returns the pool's answer. If the table is full, releases one idle buffer after another until one has been
-    /// taken, and finally, once, all stuck ones.
+    /// Returns the pool's answer. If the table is full, offers idle buffers to the sub-allocator, one after another,
+    /// until it takes one. If it takes none, offers all stuck buffers once.
     fn step(&self, request: &Request) -> Result<PoolStep, AllocError> {
         let mut offered = false;
         loop {
@@ -182,7 +183,7 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         match self.pool.with(|pool| pool.commit(ticket, range)) {
             Ok(grant) => Ok(grant),
             Err(rejected) => {
-                // If the sub-allocator refuses the range, the loss is its own.
+                // If the sub-allocator does not take its range back, that memory is lost to it, and not to the pool.
                 self.source.release(rejected.value).ok();
                 Err(rejected.error)
             }
@@ -191,9 +192,9 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
 }
 
 impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<S, W> {
-    /// Expected O(1) if a buffer of the size is cached, otherwise one call of the sub-allocator. If memory is lacking,
-    /// makes one call for each cached buffer and one more before it fails; if a record is lacking, one call for each
-    /// idle buffer, the oldest first, until one is taken.
+    /// Expected O(1) if a buffer of the size is cached, otherwise one call of the sub-allocator. If memory is short,
+    /// makes one call for each cached buffer, and one more before it fails. If no record is left, makes one call for
+    /// each idle buffer, the oldest first, until the sub-allocator takes one.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.step(request)? {
             PoolStep::Ready(grant) => Ok(grant),
@@ -201,9 +202,9 @@ impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<S, W> {
         }
     }
 
-    /// Caches the buffer; evicts without the lock, with one call of the sub-allocator for each buffer that exceeds the
-    /// limits then: one large buffer may evict many small ones. A free with a point is always refused, since a pool has
-    /// no streams; see [`Pool::free_after`].
+    /// Caches the buffer. Then evicts the buffers that exceed the limits, with one call of the sub-allocator for each,
+    /// and without the lock. One large buffer may evict many small ones. A free with a point is always refused, because
+    /// a pool has no streams; see [`Pool::free_after`].
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let mut next = self.pool.with(|pool| {
             match point {

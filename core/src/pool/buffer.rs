@@ -26,12 +26,12 @@ pub(super) enum BufferState {
 /// The buffers of a pool.
 pub(super) type Buffers = SlabOver<FixedVec<Buffer>>;
 
-/// The record of one buffer. 72 bytes.
+/// The record of one buffer, of 72 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffer {
     /// First address held from the sub-allocator.
     pub(super) start: u64,
-    /// Bytes held there.
+    /// Bytes held from there.
     pub(super) held_bytes: u64,
     /// Bytes requested from the sub-allocator: the size by which the buffer is found.
     pub(super) bytes: u64,
@@ -39,11 +39,11 @@ pub(super) struct Buffer {
     pub(super) block: u64,
     /// Bytes requested for the block.
     pub(super) requested_bytes: u64,
-    /// Number of the allocation.
+    /// Number of the block's allocation.
     pub(super) id: u64,
-    /// The next older and the next newer buffer, of its state and of its size.
+    /// The next older and the next newer buffer, in the list of the state and in the list of the size.
     pub(super) links: [[u32; 2]; 2],
-    /// The step in which it became idle.
+    /// The step in which the buffer became idle.
     pub(super) step: u32,
     pub(super) state: BufferState,
 }
@@ -64,13 +64,13 @@ impl Buffer {
         state: BufferState::Vacant,
     };
 
-    /// Returns the granted bytes of its block: all from the block's start.
+    /// Returns the granted bytes of the block: all bytes of the buffer from the block's start.
     pub(super) const fn granted_bytes(&self) -> u64 {
         self.bytes - (self.block - self.start)
     }
 }
 
-/// The record read for a link outside the table.
+/// The record that is read for a link outside the table.
 static NO_BUFFER: Buffer = Buffer::VACANT;
 
 impl Record for Buffer {
@@ -93,7 +93,7 @@ impl Sink for Buffer {
     }
 }
 
-/// The list of its state and the list of its size, by the links they use.
+/// Names the links of a list: the list of a buffer's state, or the list of its size.
 pub(super) struct ListLinks<const LIST: usize>;
 pub(super) type OfState = ListLinks<0>;
 pub(super) type OfSize = ListLinks<1>;

@@ -1,16 +1,16 @@
-//! A walk over a pool's invariants, for tests.
+//! Checks a pool's invariants, for tests.
 
 use super::Pool;
 use super::buffer::{Buffer, BufferState, OfSize, OfState};
 use crate::table::list::{Linked, Queue};
 
-/// Returns `words` as the error unless `fact` holds; an error is a defect of this crate.
+/// Returns `words` as the error unless `fact` is true. An error is a defect of this crate.
 fn holds(fact: bool, words: &'static str) -> Result<(), &'static str> {
     if fact { Ok(()) } else { Err(words) }
 }
 
 impl Pool {
-    /// Walks POOL1 to POOL6. O(records), plus a walk through each size for each cached buffer: meant for small tables.
+    /// Checks POOL1 to POOL6. For small tables: O(records), plus a walk through its size's list for each cached buffer.
     ///
     /// # Errors
     /// The first broken invariant.

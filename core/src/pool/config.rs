@@ -1,4 +1,4 @@
-//! Policies of a pool, as data. Read and checked at construction; only the limits change later.
+//! The policies of a pool, as data. They are checked when a pool is created; only the limits can change later.
 
 use core::num::NonZeroU32;
 
@@ -10,30 +10,32 @@ use crate::units::{Align, Granule, round_up};
 pub struct PoolConfig {
     /// The pool's name in messages.
     pub name: &'static str,
-    /// Initial maximum number of idle buffers. With 0, no buffer is cached or counted.
+    /// Initial maximum number of idle buffers. If this is 0, no buffer is cached or counted.
     pub limit_buffers: u32,
     /// Maximum bytes of idle buffers.
     pub limit_bytes: u64,
     /// The highest value to which the limit of idle buffers rises by itself. The limit does not rise if this value is
-    /// no more than [`limit_buffers`](Self::limit_buffers), which must be above 0 unless this value is 0.
+    /// at most [`limit_buffers`](Self::limit_buffers). If this value is not 0, `limit_buffers` must not be 0.
     ///
-    /// When a buffer was evicted because of the limit and its size is missed later, the limit rises by one: one more
-    /// idle buffer would have served it (the ghost lists of ARC, Megiddo and Modha 2003). The last 32 evicted sizes are
-    /// remembered, each with the number of evicted buffers.
+    /// The limit rises by one when a request misses a size of which a buffer was evicted because of the limit: with one
+    /// more idle buffer, the request would have been served (the ghost lists of ARC, Megiddo and Modha 2003). The last
+    /// 32 evicted sizes are remembered, each with the number of evicted buffers.
     pub max_buffers: u32,
     /// If set, buffers that were idle for this many calls of [`Pool::end_step`](super::Pool::end_step) are released,
-    /// and a limit that rose comes down by their number.
+    /// and a limit that has risen falls by their number.
     pub age_steps: Option<NonZeroU32>,
-    /// Alignment of each buffer; a request aligned up to it costs nothing, and a request above it costs the difference.
+    /// Alignment of each buffer. A request with at most this alignment needs no extra bytes; a larger alignment adds
+    /// the difference to the buffer.
     pub align: Align,
-    /// A buffer serves requests of its size only, so sizes are rounded up to one of `1 << steps_log2` sizes a doubling,
-    /// which adds less than `1 / (1 << steps_log2)` of the size. Sizes that have no finer steps stay. Coarser sizes hit
-    /// more often and waste more of each buffer. The value is at most 31.
+    /// Number of sizes between two powers of two, as a logarithm; at most 31. A buffer serves only requests of its
+    /// size, so sizes are rounded up to one of `1 << steps_log2` sizes per doubling. This adds less than `1 / (1 <<
+    /// steps_log2)` of the size. Small sizes, for which the steps would be below one byte, are not rounded. With
+    /// coarser sizes, requests hit more often and waste more of each buffer.
     pub steps_log2: u8,
 }
 
 impl PoolConfig {
-    /// Creates the default with an initial limit of buffers and a limit of bytes.
+    /// Creates a default configuration with an initial limit of buffers and a limit of bytes.
     pub const fn new(limit_buffers: u32, limit_bytes: u64) -> Self {
         Self {
             name: "pool",
@@ -57,8 +59,8 @@ impl PoolConfig {
         Ok(())
     }
 
-    /// Returns the bytes of the buffer that serves a block of `bytes` at a multiple of `align`, or `None` if 64 bits
-    /// cannot count them. O(1).
+    /// Returns the size of the buffer that serves a block of `bytes` bytes at a multiple of `align`, or `None` if it
+    /// exceeds 64 bits. O(1).
     ///
     /// ```
     /// use larder_core::{Align, pool::PoolConfig};
@@ -77,9 +79,9 @@ impl PoolConfig {
         }
     }
 
-    /// Returns the smallest size class that holds `bytes`. 0 stays 0.
+    /// Returns the smallest size class that holds `bytes`, or 0 for 0.
     const fn size_class(&self, bytes: u64) -> Option<u64> {
-        // A power of two is its own class, so the doubling is that of the number below.
+        // A power of two is its own class, so the doubling is that of the number below it.
         let doubling = match bytes.saturating_sub(1).checked_ilog2() {
             Some(doubling) => doubling,
             None => 0,
@@ -97,7 +99,7 @@ impl PoolConfig {
 }
 
 impl Default for PoolConfig {
-    /// Creates the default: initially 64 idle buffers, of at most 1 GiB.
+    /// Creates the default configuration: initially 64 idle buffers, of at most 1 GiB in total.
     fn default() -> Self {
         Self::new(64, 1 << 30)
     }

@@ -1,10 +1,10 @@
-//! The sizes that were evicted recently, with the number of buffers of each: they show the cost of the limit.
+//! The sizes that were evicted recently, with the number of buffers of each. They show the cost of the limit.
 //!
-//! Read on evictions and misses only, which call the sub-allocator anyway.
+//! They are used only on evictions and misses, which call the sub-allocator anyway.
 
 use heapless::Vec;
 
-/// Maximum number of sizes remembered. A program that evicts more sizes loses the one that it evicted least recently.
+/// Maximum number of sizes remembered. If a program evicts more, the least recently evicted size is forgotten.
 const GHOSTS: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ struct Ghost {
     buffers: u32,
 }
 
-/// The evicted sizes, the latest last.
+/// The evicted sizes, the most recent last.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Ghosts(Vec<Ghost, GHOSTS>);
 
@@ -28,11 +28,11 @@ impl Ghosts {
         if self.0.is_full() {
             self.0.remove(0);
         }
-        // The line above made room.
+        // There is room: a full vector lost an entry above.
         self.0.push(Ghost { bytes, buffers }).ok();
     }
 
-    /// Takes off one evicted buffer of a missed size. Returns whether there was one. O(32).
+    /// Forgets one evicted buffer of a missed size. Returns whether there was one. O(32).
     pub(super) fn take(&mut self, bytes: u64) -> bool {
         let Some(place) = self.0.iter().position(|ghost| ghost.bytes == bytes) else {
             return false;

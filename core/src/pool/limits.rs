@@ -1,4 +1,4 @@
-//! Buffers that are cached or released, and the movement of the limits.
+//! Decides which buffers are cached and which are released, and moves the limits.
 
 use super::Pool;
 use super::buffer::{BufferState, OfState};
@@ -11,8 +11,8 @@ impl Pool {
         self.limit_buffers > 0
     }
 
-    /// Sets both limits; buffers above them [leave](Self::take_leaving), the oldest first, and are not counted as
-    /// evictions. A limit that rose by itself starts again from here.
+    /// Sets both limits. Buffers above them [leave](Self::take_leaving), the oldest first, and do not count as
+    /// evictions. A limit that has risen by itself starts again from the new value.
     ///
     /// # Errors
     /// [`ConfigError::PoolLimit`] if a limit of 0 is configured to rise; nothing has changed then.
@@ -27,9 +27,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends a step of the program. With [`age_steps`](super::PoolConfig::age_steps), buffers idle for that many steps
-    /// [leave](Self::take_leaving), and a limit that rose comes down by their number, but not below its initial value.
-    /// The release of stuck buffers is tried again. O(leaving buffers).
+    /// Ends a step of the program, and tries the release of stuck buffers again. If
+    /// [`age_steps`](super::PoolConfig::age_steps) is set, buffers that were idle for that many steps
+    /// [leave](Self::take_leaving), and a limit that has risen falls by their number, but not below its initial value.
+    /// O(leaving buffers).
     pub fn end_step(&mut self) {
         self.step = self.step.wrapping_add(1);
         self.offer_stuck();
@@ -48,8 +49,8 @@ impl Pool {
         }
     }
 
-    /// Lets all cached buffers [leave](Self::take_leaving); no counter changes. Returns whether any buffer is leaving
-    /// now. O(cached buffers).
+    /// Lets all cached buffers [leave](Self::take_leaving), and changes no counter. Returns whether any buffer is now
+    /// leaving. O(cached buffers).
     pub fn trim(&mut self) -> bool {
         self.offer_stuck();
         while self.idle.count > 0 {
@@ -58,15 +59,15 @@ impl Pool {
         self.leaving.count > 0
     }
 
-    /// Lets all cached buffers [leave](Self::take_leaving), and sets the counters to 0. A limit that rose stays.
+    /// Lets all cached buffers [leave](Self::take_leaving), and sets the counters to 0. A limit that has risen stays.
     pub fn clear(&mut self) {
         self.trim();
         self.counters = PoolCounters::default();
         self.ghosts.forget();
     }
 
-    /// Lets the oldest idle buffer leave, to free its record. Returns whether there was one. Called by an allocation
-    /// that found the table full.
+    /// Lets the oldest idle buffer leave, so that its record becomes vacant. Returns whether there was one. For use
+    /// after an allocation that found the table full.
     pub fn make_room(&mut self) -> bool {
         let any = self.idle.count > 0;
         if any {
@@ -82,7 +83,7 @@ impl Pool {
         }
         self.counters.put += 1;
         if self.buffers.at(link).held_bytes > self.config.limit_bytes {
-            // The buffer would evict all others and then leave itself.
+            // If cached, the buffer would evict all others and then leave, too.
             self.counters.evicted += 1;
             return self.leave(link);
         }
@@ -97,7 +98,7 @@ impl Pool {
     }
 
     fn evict_oldest(&mut self) {
-        // If the bytes are the reason, more buffers would not help.
+        // If the limit of bytes is the reason, a higher limit of buffers would not help.
         let for_buffers = self.idle.count > self.limit_buffers;
         let bytes = self.buffers.at(self.idle.oldest).bytes;
         self.let_oldest_go();
@@ -109,7 +110,7 @@ impl Pool {
 
     /// Notes that no buffer of this size was cached.
     pub(super) fn missed(&mut self, bytes: u64) {
-        // A limit that was set above `max_buffers` stays.
+        // A limit that was set above `max_buffers` stays there.
         let max = self.config.max_buffers.min(self.buffers.capacity());
         if self.ghosts.take(bytes) && self.limit_buffers < max {
             self.limit_buffers += 1;
@@ -154,7 +155,7 @@ impl Pool {
         self.leave(link);
     }
 
-    /// Lets stuck buffers leave again. Returns whether there were any. O(stuck buffers).
+    /// Lets all stuck buffers leave again. Returns whether there were any. O(stuck buffers).
     pub(super) fn offer_stuck(&mut self) -> bool {
         let any = self.stuck.count > 0;
         while self.stuck.count > 0 {

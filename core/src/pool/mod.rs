@@ -1,13 +1,14 @@
-//! An LRU pool: freed buffers are cached and serve requests of exactly their size.
+//! An LRU pool: freed buffers are cached, and serve requests of exactly their size.
 //!
-//! It cuts and joins nothing. It suits memory that is expensive to get and requested in few sizes (pinned memory,
-//! registered or shared buffers); for other memory use [`RegionPool`](crate::RegionPool). It works on numbers and
-//! writes nothing into the memory, which may be a device's. The idea and the counters are those of TensorFlow 1.15's
-//! `PoolAllocator`. Its records are on the heap, allocated when it is created.
+//! The pool does not split or join buffers. It suits memory that is expensive to allocate and is requested in few sizes
+//! (pinned memory, registered or shared buffers); for other memory use [`RegionPool`](crate::RegionPool). It only
+//! calculates with addresses and writes nothing into the memory, which may be on a device. The idea and the counters
+//! are those of TensorFlow 1.15's `PoolAllocator`. The records are on the heap, and are allocated when a pool is
+//! created.
 //!
-//! [`Pool`] is the algorithm for one thread. It never calls the sub-allocator: a miss is a [`MissTicket`], a buffer
-//! to release is a [`LeavingTicket`]. [`PoolAllocator`] shares it behind a lock and carries out the tickets without
-//! the lock.
+//! [`Pool`] is the algorithm for one thread. It never calls the sub-allocator: for a miss it returns a [`MissTicket`],
+//! and for a buffer to release a [`LeavingTicket`]. [`PoolAllocator`] shares a pool behind a lock, and carries out the
+//! tickets without the lock.
 //!
 //! # States of a buffer
 //! ```text
@@ -16,18 +17,18 @@
 //!                    └─ too large ─►┴─► leaving ─ going ─► gone
 //!                                                  └ refused ─► stuck ──hit──► out
 //! ```
-//! A *stuck* buffer still serves requests and counts against no limit. Its release is tried again at the next trim,
+//! A *stuck* buffer still serves requests, and counts against no limit. Its release is tried again at the next trim,
 //! clear or end of a step, and when the table of a [`PoolAllocator`] is full.
 //!
 //! # Invariants
-//! * POOL1 each record ever used is vacant or one buffer in one state, and each list (idle, stuck, leaving) holds
-//!   exactly the records of its state; the other states are counted.
+//! * POOL1 each record ever used is either vacant or one buffer in one state. Each list (idle, stuck, leaving) holds
+//!   exactly the records of its state. The buffers in the other states are counted.
 //! * POOL2 the idle list is in the order in which its buffers were freed.
-//! * POOL3 cached buffers (idle or stuck) and no others are in the list of their size, and the newest of each list is
-//!   in the hash slot of its size.
-//! * POOL4 idle buffers and bytes are within both limits whenever no call is under way.
-//! * POOL5 held bytes are those of all buffers except growing ones; growing, live, requested and idle bytes are
-//!   counted.
+//! * POOL3 exactly the cached buffers (idle or stuck) are in the list of their size, and the newest of each list is in
+//!   the hash slot of its size.
+//! * POOL4 whenever no call is under way, the idle buffers and their bytes are within both limits.
+//! * POOL5 the held bytes are those of all buffers except growing ones. The counters of growing, live, requested and
+//!   idle bytes match the records.
 //! * POOL6 a block lies inside its buffer, and the buffer's size is at most the bytes held for it.
 
 mod allocator;
@@ -83,7 +84,7 @@ pub struct Pool {
     out: u32,
     going: u32,
     idle_bytes: u64,
-    /// Sum of the sizes under way, which may exceed 64 bits before the sub-allocator refuses them.
+    /// Sum of the sizes of growing buffers. It may exceed 64 bits before the sub-allocator refuses them.
     growing_bytes: u128,
     limit_buffers: u32,
     counters: PoolCounters,
@@ -129,12 +130,12 @@ impl Pool {
         })
     }
 
-    /// Allocates a cached buffer of the request's size, or returns a ticket to get one. Expected O(1). The request's
-    /// stream does not matter: no stream uses cached buffers.
+    /// Allocates a cached buffer of the request's size, or returns a ticket to allocate a new one. Expected O(1). The
+    /// request's stream is ignored, because no stream uses cached buffers.
     ///
     /// # Errors
-    /// [`AllocError::ZeroSize`], `TooLarge`, and `TableFull` if the table has no record for another buffer; nothing
-    /// has changed then. [`make_room`](Self::make_room) helps if buffers are idle.
+    /// [`AllocError::ZeroSize`], `TooLarge`, and `TableFull` if the table has no record for another buffer; nothing has
+    /// changed then. If there are idle buffers, [`make_room`](Self::make_room) makes room in the table.
     pub fn alloc(&mut self, request: &Request) -> Result<PoolStep, AllocError> {
         if request.bytes == 0 {
             return Err(AllocError::ZeroSize);
@@ -178,12 +179,12 @@ impl Pool {
         }))
     }
 
-    /// Turns the range into a buffer for the ticket and returns a block of it. O(1). The sub-allocator promises that no
-    /// other buffer overlaps the range, which is not checked.
+    /// Turns the range into a buffer for the ticket, and returns a block of it. O(1). The sub-allocator promises that
+    /// the range overlaps no other buffer; this is not checked.
     ///
     /// # Errors
-    /// Returns the range if it is too small or does not start at a multiple of the buffers' alignment, or if the ticket
-    /// is another pool's.
+    /// Returns the range if it is too small, if it does not start at a multiple of the buffers' alignment, or if the
+    /// ticket belongs to another pool.
     pub fn commit(
         &mut self,
         ticket: MissTicket,
@@ -226,11 +227,11 @@ impl Pool {
         self.give_up(ticket, Cause::SubAllocator)
     }
 
-    /// Frees a block that is out of use now, and caches its buffer for the next request of its size. The oldest buffers
-    /// that exceed the limits then [leave](Self::take_leaving). Expected O(1), plus O(1) for each eviction.
+    /// Frees a block that is no longer in use, and caches its buffer for the next request of its size. If the buffers
+    /// then exceed the limits, the oldest ones [leave](Self::take_leaving). Expected O(1), plus O(1) for each eviction.
     ///
     /// # Errors
-    /// Returns the block if it is not one of this pool's, or freed already.
+    /// Returns the block if it does not belong to this pool or is already freed.
     pub fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
         let Some(link) = self.known(&block) else {
             return Err(Rejected::new(block, FreeError::Unknown));
@@ -243,8 +244,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Always refuses, and returns the block: a pool has no streams. Wait for the work that uses the block, then
-    /// [`free`](Self::free) it, or use an allocator with streams.
+    /// Always refuses, and returns the block, because a pool has no streams. Wait for the work that uses the block and
+    /// then [`free`](Self::free) it, or use an allocator with streams.
     ///
     /// # Errors
     /// [`FreeError::NoStreams`], or `Unknown` as [`free`](Self::free).
@@ -285,7 +286,7 @@ impl Pool {
         ticket.range.bytes()
     }
 
-    /// Ends the release of a buffer that the sub-allocator does not take back: the buffer keeps serving requests.
+    /// Ends the release of a buffer that the sub-allocator did not take back. The buffer continues to serve requests.
     /// Expected O(1).
     pub fn release_refused(&mut self, ticket: LeavingTicket) {
         if !self.lets_go(&ticket) {
@@ -295,7 +296,7 @@ impl Pool {
         self.keep(ticket.link, BufferState::Stuck);
     }
 
-    /// Returns the bytes requested for the block, or `None` if it is not one of this pool's.
+    /// Returns the bytes requested for the block, or `None` if the block does not belong to this pool.
     pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
         let link = self.known(block)?;
         Some(self.buffers.at(link).requested_bytes)
@@ -307,7 +308,7 @@ impl Pool {
         Some(self.buffers.at(link).id)
     }
 
-    /// Restores a block from its parts. `None` if no such block is out. O(1).
+    /// Restores a block from its parts. Returns `None` if no such block is in use. O(1).
     pub fn block_from_raw(&self, raw: RawBlock) -> Option<Block> {
         let record = self.buffers.at(raw.handle.get());
         let block = Block::new(
@@ -321,12 +322,12 @@ impl Pool {
         self.known(&block).map(|_| block)
     }
 
-    /// Returns the id that its blocks carry; see [`Block::is_of`].
+    /// Returns the ID that the pool's blocks carry; see [`Block::is_of`].
     pub fn id(&self) -> AllocatorId {
         AllocatorId(self.buffers.owner())
     }
 
-    /// Returns the record of a block that is out.
+    /// Returns the link of the record of a block that is in use.
     fn known(&self, block: &Block) -> Option<u32> {
         let link = block.handle().get();
         let record = self.buffers.at(link);
@@ -341,7 +342,7 @@ impl Pool {
     fn give(&mut self, link: u32, request: &Request) -> Grant {
         self.last_id += 1;
         let record = self.buffers.at_mut(link);
-        // No buffer of this size reaches past the end of the address space.
+        // The block does not reach past the end of the address space, because the buffer does not.
         let place = round_up(record.start, request.align);
         let addr = Addr::new(place.unwrap_or(record.start));
         record.state = BufferState::Out;
@@ -363,8 +364,8 @@ impl Pool {
         }
     }
 
-    /// Returns whether a growing buffer matches the ticket. The owner alone does not decide: a former pool over the
-    /// same table had the same number.
+    /// Returns whether a growing buffer matches the ticket. Comparing owners is not enough, because an earlier pool
+    /// over the same table had the same number.
     fn awaits(&self, ticket: &MissTicket) -> bool {
         let record = self.buffers.at(ticket.link);
         ticket.owner == self.buffers.owner()

@@ -6,17 +6,18 @@ use crate::error::{Cause, OutOfMemory};
 use crate::stats::Stats;
 use crate::table::list::Linked;
 
-/// TensorFlow's four counters, since construction or [`Pool::clear`]. None of them changes while the limit is 0.
+/// TensorFlow's four counters, since the pool was created or [cleared](Pool::clear). None of them changes while the
+/// limit is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolCounters {
-    /// Requests that a cached buffer served: hits.
+    /// Number of hits: requests that a cached buffer served.
     pub from_pool: u64,
-    /// Blocks that were freed.
+    /// Number of blocks freed.
     pub put: u64,
-    /// Requests that no cached buffer served: misses, including those that the sub-allocator refused.
+    /// Number of misses: requests that no cached buffer served, including those that the sub-allocator refused.
     pub allocated: u64,
-    /// Buffers released because freed ones exceeded a limit.
+    /// Number of buffers released because freed buffers exceeded a limit.
     pub evicted: u64,
 }
 
@@ -24,19 +25,19 @@ pub struct PoolCounters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolReport {
-    /// The limit of idle buffers, to which it has risen.
+    /// The current limit of idle buffers, which may have risen.
     pub limit_buffers: u32,
     /// The limit of idle bytes.
     pub limit_bytes: u64,
-    /// Buffers whose blocks are out.
+    /// Number of buffers whose blocks are in use.
     pub out_buffers: u32,
-    /// Idle buffers.
+    /// Number of idle buffers.
     pub idle_buffers: u32,
     /// Bytes of idle buffers.
     pub idle_bytes: u64,
-    /// Buffers that the sub-allocator did not take back.
+    /// Number of buffers that the sub-allocator did not take back.
     pub stuck_buffers: u32,
-    /// Buffers on their way back.
+    /// Number of buffers that are being released.
     pub leaving_buffers: u32,
 }
 
@@ -46,14 +47,14 @@ impl Pool {
         self.counters
     }
 
-    /// Returns the counters that all allocators have. Live bytes are those of blocks; a block includes the bytes from
-    /// its end to the end of its buffer's size. A pool limits idle and not reserved bytes, so `limit_bytes` is
-    /// `u64::MAX`.
+    /// Returns the counters that all allocators have. The live bytes of a block extend to the end of its buffer's size.
+    /// A pool limits idle bytes, not reserved bytes, so `limit_bytes` is `u64::MAX`.
     pub const fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Resets these counters, as [`Stats::clear`] does; TensorFlow's counters and the blocks' numbers continue.
+    /// Resets the counters that all allocators have, as [`Stats::clear`] does. TensorFlow's counters and the numbers of
+    /// allocations continue.
     pub fn clear_stats(&mut self) {
         self.stats.clear();
     }

@@ -1,8 +1,8 @@
 //! The sizes of a pool's cached buffers: a table of lists.
 //!
-//! All cached buffers of one size form a [list](crate::table::list), from newest to oldest. A slot holds the newest of
-//! one size, 0 for none, and is found by [probing](crate::table::probe). At most half of the slots are taken. All
-//! operations are expected O(1).
+//! All cached buffers of one size form a [list](crate::table::list), from newest to oldest. A slot holds the link of
+//! the newest buffer of one size, or 0, and is found by [probing](crate::table::probe). At most half of the slots are
+//! taken. All operations are expected O(1).
 
 use super::buffer::{Buffers, OfSize};
 use crate::error::ConfigError;
@@ -14,7 +14,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Creates an index of `buffers` buffers, with two slots for each and one that stays vacant.
+    /// Creates an index of `buffers` buffers, with two slots for each buffer, and one more that stays vacant.
     pub(super) fn new(buffers: u32) -> Result<Self, ConfigError> {
         let slots = (buffers as usize).saturating_mul(2).saturating_add(1);
         Ok(Self {
@@ -26,14 +26,15 @@ impl Sizes {
         &self.slots
     }
 
-    /// Returns the newest buffer of this size, whose memory is warm, so that the others can age.
+    /// Returns the newest buffer of this size. Its memory is the most likely to be in caches, and the other buffers
+    /// age.
     #[inline]
     pub(super) fn newest(&self, buffers: &Buffers, bytes: u64) -> Option<u32> {
         let place = probe::find(&self.slots, bytes, size_in(buffers)).ok()?;
         self.slots.get(place).copied()
     }
 
-    /// Adds a buffer as the newest of its size.
+    /// Adds a buffer, as the newest of its size.
     #[inline]
     pub(super) fn insert(&mut self, buffers: &mut Buffers, link: u32) {
         let bytes = buffers.at(link).bytes;
@@ -44,7 +45,7 @@ impl Sizes {
         }
     }
 
-    /// Removes a buffer from its size.
+    /// Removes a buffer from the list of its size.
     #[inline]
     pub(super) fn remove(&mut self, buffers: &mut Buffers, link: u32) {
         let Some(newest) = list::unlink::<OfSize, _>(buffers, link) else {

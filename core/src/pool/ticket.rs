@@ -1,11 +1,11 @@
-//! Calls that a pool asks for, and its answers to requests.
+//! The calls that a pool requests, and its answers to requests.
 
 use crate::block::{Grant, Request};
 use crate::sub_allocator::GrowRequest;
 use crate::units::AddrRange;
 
-/// Permission to get one buffer. It ends with [`Pool::commit`](super::Pool::commit) or
-/// [`Pool::abort`](super::Pool::abort); a dropped ticket loses its record.
+/// Permission to allocate one buffer. It ends with [`Pool::commit`](super::Pool::commit) or
+/// [`Pool::abort`](super::Pool::abort). A dropped ticket loses its record.
 #[derive(Debug)]
 #[must_use = "a dropped ticket loses a record"]
 pub struct MissTicket {
@@ -17,19 +17,19 @@ pub struct MissTicket {
 }
 
 impl MissTicket {
-    /// Returns the buffer's size in bytes, by which the pool will find it.
+    /// Returns the buffer's size in bytes, by which the pool will find the buffer.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the request to the sub-allocator: the size in whole multiples of the buffers' alignment.
+    /// Returns the request to the sub-allocator. Its size is a multiple of the buffers' alignment.
     pub const fn request(&self) -> GrowRequest {
         self.request
     }
 }
 
 /// Permission to release one buffer. It ends with [`Pool::released`](super::Pool::released) or
-/// [`Pool::release_refused`](super::Pool::release_refused).
+/// [`Pool::release_refused`](super::Pool::release_refused). A dropped ticket loses its buffer.
 #[derive(Debug)]
 #[must_use = "a dropped ticket loses its buffer"]
 pub struct LeavingTicket {
@@ -57,6 +57,6 @@ impl LeavingTicket {
 pub enum PoolStep {
     /// A block of a cached buffer.
     Ready(Grant),
-    /// No buffer was cached: get memory, then call [`Pool::commit`](super::Pool::commit).
+    /// No buffer was cached. Allocate memory, and then call [`Pool::commit`](super::Pool::commit).
     Grow(MissTicket),
 }

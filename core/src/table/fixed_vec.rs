@@ -1,11 +1,11 @@
-//! [`FixedVec`]: a vector whose room is reserved when it is created. It never grows.
+//! [`FixedVec`]: a vector that allocates its memory when it is created, and never grows.
 
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
 use crate::error::ConfigError;
 
-/// A vector with room for a fixed number of values. A value beyond that is refused.
+/// A vector with room for a fixed number of values.
 #[derive(Debug)]
 pub(crate) struct FixedVec<T> {
     values: Vec<T>,
@@ -13,7 +13,7 @@ pub(crate) struct FixedVec<T> {
 }
 
 impl<T> FixedVec<T> {
-    /// Creates an empty vector with room for `room` values. Their memory is not touched.
+    /// Creates an empty vector with room for `room` values. The memory is not touched.
     ///
     /// # Errors
     /// [`ConfigError::Heap`] if the heap has no memory for them.
@@ -40,8 +40,7 @@ impl<T> FixedVec<T> {
         self.insert(self.values.len(), value)
     }
 
-    /// Inserts a value before the one at `at`. Returns `false`, and drops the value, if the vector
-    /// is full.
+    /// Inserts a value before the value at `at`. Returns `false`, and drops the new value, if the vector is full.
     #[must_use]
     pub(crate) fn insert(&mut self, at: usize, value: T) -> bool {
         let has_room = self.values.len() < self.room;
@@ -51,7 +50,7 @@ impl<T> FixedVec<T> {
         has_room
     }
 
-    /// Resizes to `length` values, at most the room; new ones are `value`.
+    /// Resizes the vector to `length` values, but at most to its room. New values are copies of `value`.
     pub(crate) fn resize(&mut self, length: usize, value: T)
     where
         T: Clone,

@@ -1,10 +1,10 @@
-//! Lists of a slab's records, linked both ways through the records themselves.
+//! Doubly linked lists of a slab's records. The links are stored in the records.
 //!
-//! The owner of a list has the link of its first record; the owner of a [`Queue`] has both ends.
+//! The owner of a list stores the link of its first record. The owner of a [`Queue`] stores both ends.
 //!
 //! # Invariants
-//! * LIST1 if B is next after A, then A is previous to B; the first record has no previous one, and the last has no
-//!   next one.
+//! * LIST1 if B is the next record of A, then A is the previous record of B. The first record has no previous record,
+//!   and the last has no next record.
 //! * LIST2 a record is in at most one of the lists that use the same links.
 //! * LIST3 `newest` and `oldest` of a queue are the first and the last of its list, and `count` is its length.
 //!
@@ -14,7 +14,7 @@ use core::ops::DerefMut;
 
 use super::slab::{Sink, SlabOver};
 
-/// A record with the links of a list. `W` names the links, so that a record can have several pairs.
+/// A record with the links of a list. `W` names the pair of links, because a record can have several.
 pub(crate) trait Linked<W = ()>: Sink {
     fn next(&self) -> Self::Link;
     fn previous(&self) -> Self::Link;
@@ -22,7 +22,7 @@ pub(crate) trait Linked<W = ()>: Sink {
     fn set_previous(&mut self, link: Self::Link);
 }
 
-/// Pushes a record that is in no list in front of `first`, and makes it the first. Returns whether it is alone.
+/// Inserts a record that is in no list before `first`, and makes it the first. Returns whether it is the only one.
 #[inline]
 pub(crate) fn push<W, R: Linked<W>>(
     slab: &mut SlabOver<impl DerefMut<Target = [R]>>,
@@ -39,7 +39,8 @@ pub(crate) fn push<W, R: Linked<W>>(
     false
 }
 
-/// Removes a record from its list. If it was the first, returns the new first one, link 0 for none.
+/// Removes a record from its list. If it was the first, returns the link of the new first record, or 0 if there is
+/// none.
 #[inline]
 pub(crate) fn unlink<W, R: Linked<W>>(
     slab: &mut SlabOver<impl DerefMut<Target = [R]>>,
@@ -57,7 +58,7 @@ pub(crate) fn unlink<W, R: Linked<W>>(
     Some(next)
 }
 
-/// A list with both its ends, in order of arrival: a record's next one is older.
+/// A list with both of its ends, in order of arrival: the next record of a record is older.
 #[cfg(feature = "alloc")]
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Queue<L> {
@@ -168,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Walks LIST1 and compares.
+    /// Checks LIST1, and that the list is `links`.
     fn is<W>(slab: &Slab<'_, Plain>, first: u32, links: &[u32]) -> bool
     where
         Plain: Linked<W>,
@@ -224,7 +225,7 @@ mod tests {
             queue.push::<Above, _>(&mut slab, link);
         }
         assert_eq!((queue.newest, queue.oldest, queue.count), (4, 1, 4));
-        // The oldest, one from the middle, the newest, the last one left.
+        // Removes the oldest, one from the middle, the newest, and the only one left.
         for (link, ends) in [(1, (4, 2)), (3, (4, 2)), (4, (2, 2)), (2, (0, 0))] {
             queue.unlink::<Above, _>(&mut slab, link);
             assert_eq!((queue.newest, queue.oldest), ends);

@@ -1,12 +1,12 @@
-//! Structures over tables, most of them lent by the caller: the only place with links, vacant lists and hashing.
+//! Data structures over tables, most of them lent by the caller. Links, vacant lists and hashing are only here.
 //!
-//! * `slab`: records, links to them, and which are vacant.
-//! * `list`: lists of a slab's records; one record can be in several.
+//! * `slab`: records, links to them, and the list of vacant records.
+//! * `list`: lists of a slab's records; a record can be in several lists.
 //! * [`probe`]: records by key, in a table of slots.
 //! * `ring`: a queue of values.
-//! * `fixed_vec`: with the feature `alloc`, a vector that does not grow.
+//! * `fixed_vec`: a vector that does not grow (with the feature `alloc`).
 //!
-//! All are numbers in slices: nothing is allocated, and no foreign link or key causes a panic.
+//! No operation allocates, and no invalid link or key causes a panic.
 
 #[cfg(feature = "alloc")]
 pub(crate) mod fixed_vec;

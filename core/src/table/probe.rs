@@ -1,20 +1,20 @@
-//! Linear probing: the value of a key, in a table of slots that the caller lends.
+//! Linear probing: finds the value of a key in a table of slots that the caller lends.
 //!
-//! A slot holds any value of the caller: a record, or a link to one. The caller's function returns the slot's key, or
-//! `None` for a vacant slot. A key goes into the first vacant slot from its *home* on, around the end. A removal moves
-//! later slots into the gap, so no tombstones pile up.
+//! A slot holds any value of the caller: a record, or a link to one. A function of the caller returns the slot's key,
+//! or `None` for a vacant slot. A key is stored in the first vacant slot, starting at its *home* and wrapping around
+//! the end. A removal moves later values into the gap, so there are no tombstones.
 //!
 //! # Invariants
-//! * PROBE1 at least one slot is vacant, so that every search ends. With at most half of them taken, a search examines
-//!   about two slots.
+//! * PROBE1 at least one slot is vacant, so that every search ends. If at most half of the slots are taken, a search
+//!   examines about two slots.
 //! * PROBE2 no slot between a key's home and its slot is vacant.
 //!
-//! All operations are expected O(1) at that load.
+//! All operations are expected O(1) if at most half of the slots are taken.
 
 /// Returns the slot of a key.
 ///
 /// # Errors
-/// The vacant slot where the key would be; the number of slots if none is vacant.
+/// The vacant slot where the key would be, or the number of slots if none is vacant.
 #[inline]
 pub fn find<S>(slots: &[S], key: u64, key_of: impl Fn(&S) -> Option<u64>) -> Result<usize, usize> {
     let mut place = home(key, slots.len());
@@ -28,7 +28,7 @@ pub fn find<S>(slots: &[S], key: u64, key_of: impl Fn(&S) -> Option<u64>) -> Res
     Err(slots.len())
 }
 
-/// Empties a slot and returns its value. Slots behind it move up, unless that would put them in front of their homes.
+/// Empties a slot and returns its value. The values after it move up, unless that would put them before their homes.
 #[inline]
 pub fn remove<S: Copy>(
     slots: &mut [S],
@@ -54,9 +54,9 @@ pub fn remove<S: Copy>(
 
 /// Returns the home of a key: its slot if no other key is in the way.
 ///
-/// Fibonacci hashing: addresses and sizes are round, so their low bits carry little information, and multiplying by
-/// 2^64 / golden ratio gathers the information of the others in the upper bits. The upper half of the product with the
-/// length is below the length, and needs no division.
+/// This is Fibonacci hashing. Addresses and sizes are round, so their low bits carry little information. Multiplying a
+/// key by 2^64 / golden ratio gathers the information of the other bits in the upper bits. Multiplying this by the
+/// length gives a product whose upper half is below the length, without a division.
 #[inline]
 fn home(key: u64, slots: usize) -> usize {
     let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -68,7 +68,7 @@ const fn after(place: usize, slots: usize) -> usize {
     if place + 1 == slots { 0 } else { place + 1 }
 }
 
-/// Returns the steps along the probing order from `from` to `to`.
+/// Returns the number of steps from `from` to `to` in the order of probing.
 #[inline]
 const fn distance(from: usize, to: usize, slots: usize) -> usize {
     if to >= from {
@@ -95,7 +95,7 @@ mod tests {
         slot.checked_sub(1)
     }
 
-    /// Checks PROBE2, by its words.
+    /// Checks PROBE2 literally.
     fn is_sound(slots: &[u64]) -> bool {
         slots.iter().enumerate().all(|(place, slot)| {
             let Some(key) = key_of(slot) else { return true };
@@ -116,7 +116,7 @@ mod tests {
             for _ in 0..20_000 {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let number = (seed >> 33) as usize % KEYS;
-                // Round, and some of them next to each other.
+                // The keys are round, and some of them are next to each other.
                 let key = (number as u64) << (number % 3 * 20);
                 let taken = there.iter().filter(|there| **there).count();
                 match find(slots, key, key_of) {

@@ -1,14 +1,14 @@
-//! [`Ring`]: a queue of values. The newest goes to the end, the oldest leaves first.
+//! [`Ring`]: a first-in, first-out queue of values.
 //!
 //! # Invariant
-//! * RING1 the `len` places from `first` on, around the end, are full; the others are not read.
+//! * RING1 the `len` places that start at `first`, and wrap around the end, are full. The others are not read.
 //!
 //! All operations are O(1).
 
 use crate::error::ConfigError;
 use crate::table::fixed_vec::FixedVec;
 
-/// A queue of at most as many values as it has places.
+/// A queue of at most as many values as there are places.
 pub(crate) struct Ring<T> {
     places: FixedVec<Option<T>>,
     first: usize,
@@ -38,7 +38,7 @@ impl<T> Ring<T> {
 
     /// Returns the place that is `behind` places after the oldest value.
     fn place(&self, behind: usize) -> usize {
-        // Both are less than the length, so their sum wraps around the end at most once.
+        // `first` and `behind` are less than the length, so their sum wraps around the end at most once.
         let to_end = self.places.len() - self.first;
         if behind < to_end {
             self.first + behind
@@ -66,7 +66,7 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Takes the oldest value.
+    /// Removes and returns the oldest value.
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.len == 0 {
             return None;
@@ -77,7 +77,7 @@ impl<T> Ring<T> {
         value
     }
 
-    /// Returns the value that is `behind` places after the oldest.
+    /// Returns the value that is `behind` places after the oldest value.
     pub(crate) fn get(&self, behind: usize) -> Option<&T> {
         if behind >= self.len {
             return None;

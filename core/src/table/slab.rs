@@ -1,18 +1,18 @@
-//! [`Slab`]: the records of a table, the links to them, and the list of vacant ones.
+//! [`Slab`]: the records of a table, the links to them, and the list of vacant records.
 //!
-//! A link is a number from 1 up; 0 names no record. The table is lent, or the slab's own ([`SlabOver`]). There is no
-//! growth code: with an operating system the caller reserves addresses for the largest table and pages come on first
-//! touch; without one it lends a static slice. So nothing is written before it is used.
+//! A link is a number from 1 up; 0 names no record. The table is lent, or is the slab's own ([`SlabOver`]). A table
+//! does not grow. With an operating system, the caller reserves addresses for the largest table, and pages get memory
+//! when they are first touched; without one, it lends a static slice. So the slab writes no record before it is used.
 //!
 //! # Invariants
-//! * SLAB1 a reserved record ([`Record::KEPT_BACK`]) is never in use. It is the *sink*, which link 0 and foreign
-//!   links reach, so that lists need no branch for "no neighbour".
-//! * SLAB2 each record with a link below `fresh` is either in use or in the vacant list, once. Records from `fresh`
-//!   upwards were never touched; they may hold records of a former owner of the table, so links from outside are
-//!   compared with `fresh` first ([`Slab::knows`]).
-//! * SLAB3 `vacant` counts the vacant list.
+//! * SLAB1 a reserved record ([`Record::KEPT_BACK`]) is never in use. It is the *sink*, to which link 0 and invalid
+//!   links lead, so that lists need no branch for "no neighbour".
+//! * SLAB2 each record with a link below `fresh` is either in use or in the vacant list once. Records from `fresh`
+//!   upwards were never touched. They may contain records of an earlier owner of the table, so a link from outside is
+//!   first compared with `fresh` ([`Slab::knows`]).
+//! * SLAB3 `vacant` is the length of the vacant list.
 //!
-//! All operations are O(1), except the walks.
+//! All operations are O(1), except those that walk the records.
 
 use core::ops::DerefMut;
 
@@ -33,17 +33,17 @@ pub(crate) trait Record: Sized {
     /// An empty record.
     const VACANT: Self;
 
-    /// Returns the link behind this one in the vacant list; 0 for none.
+    /// Returns the link after this record in the vacant list, or 0 if there is none.
     fn next_vacant(&self) -> u32;
 
-    /// Sets the link behind this one in the vacant list.
+    /// Sets the link after this record in the vacant list.
     fn set_next_vacant(&mut self, link: u32);
 }
 
-/// A record of tables that begin with the sink.
+/// A record of a table that begins with the sink.
 pub(crate) trait Sink: Record + 'static {
-    /// Returns the record read for a link outside the table: a static, since a branch to one is cheaper than the
-    /// selection of a constant.
+    /// Returns the record that is read for a link outside the table. It is a static, because a branch to a static is
+    /// cheaper than the selection of a constant.
     fn nil() -> &'static Self;
 }
 
@@ -53,7 +53,7 @@ pub(crate) type Slab<'t, R> = SlabOver<&'t mut [R]>;
 /// The records of a table `T`.
 pub(crate) struct SlabOver<T> {
     records: T,
-    /// First link never used.
+    /// First link that was never used.
     fresh: u32,
     /// Head of the vacant list, and its length.
     vacant_head: u32,
@@ -61,12 +61,12 @@ pub(crate) struct SlabOver<T> {
     owner: u32,
 }
 
-/// Maximum number of records in a table. The last number is excluded, so that a link plus one is a number too.
+/// Maximum number of records in a table. The last number is excluded, so that a link plus one does not overflow.
 pub(crate) const MAX_RECORDS: usize = u32::MAX as usize - 1;
 
 impl<'t, R: Record> Slab<'t, R> {
-    /// Creates a slab without records in use. A table longer than links can name is cut off; a table without room has
-    /// no [`capacity`](Self::capacity).
+    /// Creates a slab without records in use. Of a table with more records than links can name, the rest is ignored. A
+    /// table that has no room for a record has a [`capacity`](Self::capacity) of 0.
     pub(crate) fn new(records: &'t mut [R]) -> Self {
         let count = records.len().min(MAX_RECORDS);
         Self::over(records.split_at_mut(count).0)
@@ -107,19 +107,19 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         self.records
     }
 
-    /// Returns a number that no other allocator has at the same time: the table's place in memory, unless another
-    /// number was set.
+    /// Returns a number that no other allocator has at the same time: the table's place in memory, unless a number was
+    /// set.
     #[inline]
     pub(crate) const fn owner(&self) -> u32 {
         self.owner
     }
 
-    /// Sets the number that blocks and tickets have from now on.
+    /// Sets the number that new blocks and tickets carry.
     pub(crate) const fn set_owner(&mut self, id: AllocatorId) {
         self.owner = id.0;
     }
 
-    /// Returns whether the record was ever in use by the table's present owner.
+    /// Returns whether the current owner of the table has ever used the record.
     #[inline]
     pub(crate) fn knows(&self, link: R::Link) -> bool {
         link.into() < self.fresh
@@ -127,7 +127,7 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
 
     /// Returns the number of records that can be in use.
     pub(crate) fn capacity(&self) -> u32 {
-        // The constructor cut the table to a length of 32 bits.
+        // The constructor limited the length of the table to 32 bits.
         (self.records.len() as u32).saturating_sub(R::KEPT_BACK)
     }
 
@@ -136,19 +136,19 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         self.fresh - 1 - self.vacant
     }
 
-    /// Returns the number of records that can still come into use.
+    /// Returns the number of records that can still be inserted.
     #[inline]
     pub(crate) fn available(&self) -> u32 {
-        // The rest of the table, less the sink; SLAB2 keeps it from falling below 0.
+        // The rest of the table, without the sink. It is not negative (SLAB2).
         (self.records.len() as u32 + 1 - R::KEPT_BACK) - self.fresh + self.vacant
     }
 
-    /// Returns the number of records that were ever in use, whose links begin with 1.
+    /// Returns the number of records that were ever in use. Their links begin with 1.
     pub(crate) const fn used(&self) -> u32 {
         self.fresh - 1
     }
 
-    /// Returns the links that were ever in use, vacant ones too.
+    /// Returns the links of all records that were ever in use, including those now vacant.
     pub(crate) fn links(&self) -> impl Iterator<Item = R::Link> + use<T, R> {
         (1..self.fresh).map(R::Link::from)
     }
@@ -166,7 +166,7 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         self.records.get_mut(place::<R>(link.into()))
     }
 
-    /// Adds a record. Returns `None` if all are in use.
+    /// Adds a record. Returns `None` if all records are in use.
     #[inline]
     pub(crate) fn insert(&mut self, record: R) -> Option<R::Link> {
         let vacant = self.vacant_head;
@@ -184,7 +184,7 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         Some(fresh.into())
     }
 
-    /// Vacates a record that is in use.
+    /// Removes a record that is in use.
     #[inline]
     pub(crate) fn remove(&mut self, link: R::Link) {
         let next = self.vacant_head;
@@ -197,7 +197,7 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         }
     }
 
-    /// Returns the place of the record with a link; the sink, if there is one, for a foreign link.
+    /// Returns the place of the record with a link, or the place of the sink, if there is one, for an invalid link.
     #[inline]
     fn writable(&self, link: R::Link) -> usize {
         let place = place::<R>(link.into());
@@ -208,7 +208,7 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         }
     }
 
-    /// Returns whether SLAB2 and SLAB3 hold, given that `is_vacant` recognises records not in use. O(records).
+    /// Returns whether SLAB2 and SLAB3 hold. `is_vacant` must recognise records that are not in use. O(records).
     pub(crate) fn is_sound(&self, is_vacant: impl Fn(&R) -> bool) -> bool {
         let records = self.links().filter_map(|link| self.get(link));
         let vacant = records.filter(|record| is_vacant(record)).count();
@@ -224,13 +224,13 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
 }
 
 impl<T: DerefMut<Target = [R]>, R: Sink> SlabOver<T> {
-    /// Returns the record with a link; the sink for link 0, an empty record for a foreign one.
+    /// Returns the record with a link, the sink for link 0, or an empty record for an invalid link.
     #[inline]
     pub(crate) fn at(&self, link: R::Link) -> &R {
         self.get(link).unwrap_or(R::nil())
     }
 
-    /// Returns the record with a link; the sink for link 0 and foreign ones. The slab must have capacity.
+    /// Returns the record with a link, or the sink for link 0 and invalid links. The capacity must not be 0.
     #[inline]
     pub(crate) fn at_mut(&mut self, link: R::Link) -> &mut R {
         const { assert!(R::KEPT_BACK == 1) };
@@ -239,7 +239,7 @@ impl<T: DerefMut<Target = [R]>, R: Sink> SlabOver<T> {
     }
 }
 
-/// Returns the place of the record with a link, outside every table for a link that names no record.
+/// Returns the place of the record with a link. For a link that names no record, it is outside every table.
 #[inline]
 const fn place<R: Record>(link: u32) -> usize {
     (link as usize + R::KEPT_BACK as usize).wrapping_sub(1)
@@ -249,7 +249,7 @@ const fn place<R: Record>(link: u32) -> usize {
 mod tests {
     use super::*;
 
-    /// 32 bytes: a number, and the vacant link.
+    /// A record of 32 bytes: a number, and the vacant link.
     #[derive(Clone, Copy, PartialEq, Debug)]
     struct Plain<const KEPT: u32>([u32; 8]);
 
