@@ -1,11 +1,11 @@
-//! Bins: one list of free chunks per class, and a two-level bitmap of the classes that are not empty.
+//! Bins: one list of free chunks for each class, and a two-level bitmap of the classes that are not empty.
 //!
 //! Invariants:
-//! * BIN1 a [list](crate::table::list) holds free chunks of its class only.
-//! * BIN2 bit `class` of `words` is set exactly if the list is not empty; bit `w` of `summary` is set exactly if
-//!   `words[w]` is not 0.
-//! * BIN3 a chunk enters at the front. (A chunk whose size changes within its class keeps its place: the caller does
-//!   not touch the bins then.)
+//! * BIN1 a [list](crate::table::list) holds only free chunks of its class.
+//! * BIN2 bit `class` of `words` is set exactly if the list of the class is not empty. Bit `w` of `summary` is set
+//!   exactly if `words[w]` is not 0.
+//! * BIN3 a chunk enters its list at the front. (A chunk whose size changes within its class keeps its place, because
+//!   the caller then does not touch the bins.)
 //!
 //! All operations are O(1).
 
@@ -14,7 +14,7 @@ use super::class::Class;
 use crate::table::list;
 use crate::table::slab::Slab;
 
-/// Array lengths are powers of two so that a mask replaces the bounds check.
+/// Array lengths are powers of two, so that a mask replaces the bounds check.
 const HEADS: usize = Class::COUNT.next_power_of_two();
 const WORDS: usize = HEADS / 64;
 
@@ -44,7 +44,7 @@ impl Bins {
         self.heads[class.index() & (HEADS - 1)]
     }
 
-    /// Returns the first class from `from` up that is not empty.
+    /// Returns the first class that is not empty, starting at `from`.
     #[inline]
     pub(super) const fn next_class(&self, from: usize) -> Option<Class> {
         let word = (from / 64) & (WORDS - 1);
@@ -111,7 +111,7 @@ impl Bins {
         }
     }
 
-    /// Moves a free chunk whose size was `old_size` to the class of its present size, if that class is another one.
+    /// Moves a free chunk whose size was `old_size` to the class of its current size, if that is a different class.
     #[inline]
     pub(super) fn resized(&mut self, table: &mut Slab<'_, Chunk>, link: Link, old_size: u32) {
         if Class::of(old_size) != Class::of(table.at(link).size) {

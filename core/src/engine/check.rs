@@ -1,6 +1,7 @@
-//! The walk over every invariant. O(chunks); tests, models and the fuzzer call it after every operation on small
-//! tables. For BFC8, each id is compared with those of [`ID_WINDOW`] neighbours: all chunks of a small table, a sample
-//! of a large one.
+//! Checks every invariant. O(chunks). Tests, models and the fuzzer call this after every operation on small tables.
+//!
+//! For BFC8, each ID is compared with those of [`ID_WINDOW`] neighbours. In a small table these are all chunks; in a
+//! large table they are a sample.
 
 use core::fmt;
 
@@ -13,10 +14,10 @@ use crate::stream::StreamId;
 /// A broken invariant: a defect of this crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// The invariant, by its number at the head of a source file.
+    /// The invariant's number, as stated at the head of a source file.
     pub invariant: &'static str,
-    /// The number of the chunk where the violation shows, or of the handle or mapping for PAGE1 to PAGE3 and PAGE8; 0
-    /// if none.
+    /// The number of the chunk where the violation was found, or 0 if there is none. For PAGE1 to PAGE3 and PAGE8, it
+    /// may be the number of a handle or mapping.
     pub chunk: u32,
 }
 
@@ -32,7 +33,7 @@ impl fmt::Display for Violation {
 
 impl core::error::Error for Violation {}
 
-/// Number of chunks behind a used one whose ids are compared with its id.
+/// Number of chunks after a used chunk whose IDs are compared with its ID.
 const ID_WINDOW: u32 = 128;
 
 /// Returns the violation unless `holds`.
@@ -73,7 +74,7 @@ impl Default for CountByStream {
 }
 
 impl Chunks<'_> {
-    /// Walks BFC1 to BFC9. Returns the bytes of all regions.
+    /// Checks BFC1 to BFC9. Returns the bytes of all regions.
     pub(crate) fn check_invariants(&self) -> Result<u64, Violation> {
         let mut found = ChunkSums::default();
         self.check_region_order()?;
@@ -127,7 +128,7 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Checks BFC2, by the points as stored.
+    /// Checks BFC2, using the stored points.
     fn check_neighbours(&self, prev: Link, link: Link) -> Result<(), Violation> {
         let (a, b) = (self.table.at(prev), self.table.at(link));
         if !a.is_free() || !b.is_free() {
@@ -167,7 +168,7 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Checks BFC8: the id was assigned, and no used chunk behind this one in the region has it.
+    /// Checks BFC8: the ID was assigned, and no used chunk after this one in the region has it.
     fn id_is_unique(&self, link: Link) -> bool {
         let id = self.table.at(link).id();
         let mut other = self.table.at(link).next;
@@ -194,7 +195,7 @@ impl Chunks<'_> {
         check(self.wilderness == expected, "BFC4", self.wilderness)
     }
 
-    /// Checks BFC3 with BIN1 and BIN2: every list holds listed chunks of its class, and all of them.
+    /// Checks BFC3 with BIN1 and BIN2: every list holds exactly the listed chunks of its class.
     fn check_bins(&self, found: &ChunkSums) -> Result<(), Violation> {
         check(self.bins.bitmap_agrees(), "BFC3", Link::NIL)?;
         let mut listed = 0;

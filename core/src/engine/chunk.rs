@@ -7,17 +7,17 @@
 //!                                                  free:  next     previous event (low 32 bits)
 //! ```
 //!
-//! `start` and `size` count granules; `prev` and `next` are the address neighbours in the same region; next and
-//! previous in the details of a free chunk are its neighbours in the list of its class. A record is 32 bytes on a
-//! 32-byte boundary, so it lies in one cache line; 40 bytes would straddle two lines every other time. A free chunk
-//! with unmapped pages carries a flag only; the tables of pages (`pages/table.rs`) know which pages are mapped.
+//! `start` and `size` count granules. `prev` and `next` are the neighbours in address order in the same region. In the
+//! details of a free chunk, next and previous are its neighbours in the list of its class. A record has 32 bytes and is
+//! aligned to 32 bytes, so it lies in one cache line; half of all records of 40 bytes would lie in two. A free chunk
+//! with unmapped pages only carries a flag; the tables of pages (`pages/table.rs`) tell which pages are mapped.
 
 use super::region::RegionId;
 use crate::stream::StreamId;
 use crate::table::list::Linked;
 use crate::table::slab::{Record, Sink};
 
-/// The index of a record in its [`Slab`](crate::table::slab::Slab). 0 names no chunk, since the record there is the
+/// The index of a record in its [`Slab`](crate::table::slab::Slab). 0 names no chunk, because the record there is the
 /// sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
@@ -61,7 +61,7 @@ pub(crate) enum State {
     Used = 1,
     /// The chunk is free, and the search may find it.
     Free = 2,
-    /// The chunk is free but on its way back to the sub-allocator, so no request may use it.
+    /// The chunk is free, but is being released to the sub-allocator, so no request may use it.
     Leaving = 3,
     /// The chunk is free, and a plan under way puts memory behind it ([`pages`](crate::pages)).
     Filling = 4,
@@ -73,7 +73,7 @@ const HOLLOW: u32 = 1 << 4;
 const STREAM_SHIFT: u32 = 8;
 const REGION_SHIFT: u32 = 16;
 
-/// One record of the table lent to an allocator. All zero bytes are a valid, empty record, so fresh pages from an
+/// One record of the table lent to an allocator. A record of zero bytes is valid and empty, so fresh pages from an
 /// operating system can serve as a table.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
@@ -97,7 +97,7 @@ impl Chunk {
         detail: [0; 3],
     };
 
-    /// Creates a chunk of `region` without neighbours; its state is set next.
+    /// Creates a chunk of `region` without neighbours. The caller then sets its state.
     #[inline]
     pub(super) const fn new(start: u32, size: u32, region: RegionId) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Chunk {
         self.kind & STATE_MASK == State::Free as u32
     }
 
-    /// Returns whether some page of a free chunk may have no memory behind it ([`pages`](crate::pages)).
+    /// Returns whether a page of a free chunk may have no memory behind it ([`pages`](crate::pages)).
     #[inline]
     pub(crate) const fn is_hollow(&self) -> bool {
         self.kind & HOLLOW != 0
@@ -141,13 +141,13 @@ impl Chunk {
         self.kind = (self.kind & !HOLLOW) | if hollow { HOLLOW } else { 0 };
     }
 
-    /// Becomes hollow if `other` is.
+    /// Marks the chunk as hollow if `other` is hollow.
     #[inline]
     pub(super) const fn join_hollow(&mut self, other: &Self) {
         self.kind |= other.kind & HOLLOW;
     }
 
-    /// Changes the state only; a point is kept.
+    /// Changes only the state, and keeps the point.
     pub(super) const fn set_state(&mut self, state: State) {
         self.kind = (self.kind & !STATE_MASK) | state as u32;
     }
@@ -157,7 +157,7 @@ impl Chunk {
         RegionId::from_raw((self.kind >> REGION_SHIFT) as u16)
     }
 
-    /// Returns the first granule behind the chunk.
+    /// Returns the first granule after the chunk.
     #[inline]
     pub(crate) const fn end(&self) -> u32 {
         self.start + self.size
@@ -183,17 +183,17 @@ impl Chunk {
         self.detail = [0, id as u32, (id >> 32) as u32];
     }
 
-    /// Returns granted less requested bytes of a used chunk.
+    /// Returns the granted minus the requested bytes of a used chunk.
     pub(super) const fn slack_bytes(&self) -> u32 {
         self.detail[0]
     }
 
-    /// Sets granted less requested bytes, after the block has changed its size.
+    /// Sets the granted minus the requested bytes, after the size of the block has changed.
     pub(super) const fn set_slack_bytes(&mut self, slack_bytes: u32) {
         self.detail[0] = slack_bytes;
     }
 
-    /// Returns the number of a used chunk's allocation, or of a leaving one's release.
+    /// Returns the number of a used chunk's allocation, or of a leaving chunk's release.
     pub(super) const fn id(&self) -> u64 {
         (self.detail[1] as u64) | ((self.detail[2] as u64) << 32)
     }
@@ -208,7 +208,7 @@ impl Chunk {
         Link(self.detail[1])
     }
 
-    /// Returns the stream, and the low half of the event, of a free chunk that queued work may still use.
+    /// Returns the stream and the low half of the event of a free chunk that queued work may still use.
     #[inline]
     pub(crate) const fn point(&self) -> Option<(StreamId, u32)> {
         if self.kind & HAS_POINT == 0 {
@@ -246,7 +246,7 @@ impl Record for Chunk {
     }
 }
 
-/// The record read for a link outside the table.
+/// The record that is read for a link outside the table.
 static NIL: Chunk = Chunk::VACANT;
 
 impl Sink for Chunk {
@@ -256,7 +256,7 @@ impl Sink for Chunk {
     }
 }
 
-/// The links of a free chunk, in the bin of its class.
+/// The links of a free chunk in the bin of its class.
 impl Linked for Chunk {
     #[inline]
     fn next(&self) -> Link {

@@ -1,7 +1,8 @@
-//! Fine size classes: the list that a free chunk of a given size is in.
+//! Fine size classes, which decide in which list a free chunk is.
 //!
-//! Below 64 granules every size has its own class; above, each doubling is cut into 32 classes, so a class spans at
-//! most 1/32 (3.1 %) of its size. The numbers fit the bitmap: 64 classes to a word, two doublings to a word.
+//! Below 64 granules, every size has its own class. From 64 granules up, each doubling is divided into 32 classes, so a
+//! class spans at most 1/32 (3.1 %) of its size. This fits the bitmap, which has 64 classes, or two doublings, per
+//! word.
 
 /// Binary logarithm of the number of classes in each doubling.
 const SUB_BITS: u32 = 5;
@@ -42,7 +43,7 @@ impl Class {
 mod tests {
     use super::*;
 
-    /// Returns the smallest size of a class, by the definition in words.
+    /// Returns the smallest size of a class, as the module's documentation defines it.
     fn smallest(class: usize) -> u64 {
         if class < 64 {
             return class as u64;

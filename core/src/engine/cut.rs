@@ -1,7 +1,7 @@
 //! Cutting a block out of a free chunk.
 //!
-//! When a chunk is cut, the block at its front gets a new record and the remainder keeps the old one, so that a
-//! remainder that stays in its size class touches no bin.
+//! When a chunk is cut, the block at its front gets a new record, and the remainder keeps the old record. So if the
+//! remainder stays in its size class, no bin is touched.
 
 use super::Chunks;
 use super::chunk::{Chunk, Link};
@@ -20,8 +20,8 @@ impl Chunks<'_> {
     }
 
     /// Converts the chunk found to a block.
-    // Each pool has one fast path, into which this and the search are inlined; out of line, both results would pass
-    // through memory.
+    // Each pool has one fast path, into which this function and the search are inlined. If they were not, both results
+    // would be passed through memory.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
@@ -46,16 +46,16 @@ impl Chunks<'_> {
         })
     }
 
-    /// Returns whether there are enough records to cut a block out of a free chunk, not counting the one that
+    /// Returns whether there are enough records to cut a block out of a free chunk, not counting the record that
     /// [`cut_front`](Self::cut_front) takes first.
     #[inline]
     fn has_records(&self, padding: u32, split: bool) -> bool {
         padding == 0 || self.table.available() > u32::from(split)
     }
 
-    /// Cuts a block of `size` granules, or of all the rest, out of a free chunk, behind `padding` granules that stay
-    /// free. Returns `None`, and changes nothing, if there is no record; with padding, the caller has checked that
-    /// there are enough records.
+    /// Cuts a block out of a free chunk. The first `padding` granules stay free. The block has `size` granules, or all
+    /// the rest of the chunk. Returns `None`, and changes nothing, if there is no record. With padding, the caller must
+    /// have checked that there are enough records.
     #[inline(always)]
     pub(super) fn cut(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
         match size {
@@ -105,7 +105,7 @@ impl Chunks<'_> {
         self.unlist(link);
     }
 
-    /// Cuts `size` granules off the front of a free chunk; the remainder keeps record and place.
+    /// Cuts `size` granules off the front of a free chunk. The remainder keeps its record and its place in the list.
     #[inline(always)]
     fn cut_front(&mut self, link: Link, size: u32) -> Option<Link> {
         let old = *self.table.at(link);
@@ -124,8 +124,8 @@ impl Chunks<'_> {
         Some(used)
     }
 
-    /// Leaves `padding` granules of a free chunk in front, cuts a block of `size` granules behind them (or of all the
-    /// rest for `None`), and lists the remainder behind it.
+    /// Leaves the first `padding` granules of a free chunk free, cuts a block after them, and lists the remainder after
+    /// the block. The block has `size` granules, or all the rest if `size` is `None`.
     fn cut_padding(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
         let old = *self.table.at(link);
         self.unlist(link);
@@ -146,7 +146,7 @@ impl Chunks<'_> {
         Some(used)
     }
 
-    /// Makes the last `rest` granules of `old` a free, listed chunk behind `used`.
+    /// Makes the last `rest` granules of `old` a free, listed chunk after `used`.
     fn insert_rest(&mut self, used: Link, rest: u32, old: &Chunk) -> Option<()> {
         let link = self.split_off(used, rest, old, old.point())?;
         self.table.at_mut(link).join_hollow(old);
@@ -154,8 +154,8 @@ impl Chunks<'_> {
         Some(())
     }
 
-    /// Makes the last `rest` granules of `old` a free chunk behind `used`, with this point and in no list yet. The
-    /// caller adjusts the size of `used`.
+    /// Makes the last `rest` granules of `old` a free chunk after `used`, with this point, and in no list. The caller
+    /// adjusts the size of `used`.
     pub(super) fn split_off(
         &mut self,
         used: Link,
@@ -195,7 +195,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Marks an unlisted chunk used, counts it, and returns its block.
+    /// Marks an unlisted chunk as used, counts it, and returns its block.
     #[inline]
     pub(crate) fn mark_used(&mut self, link: Link, requested_bytes: u64) -> Block {
         let size = self.table.at(link).size;
@@ -209,7 +209,7 @@ impl Chunks<'_> {
         counters.slack_bytes += slack_bytes;
         let id = counters.last_id;
         let addr = self.addr_of(link);
-        // Less than a granule, so it fits 32 bits (units.rs).
+        // The slack is less than a granule, so it fits 32 bits (units.rs).
         self.table.at_mut(link).set_used(slack_bytes as u32, id);
         Block::new(
             Addr::new(addr),

@@ -1,4 +1,4 @@
-//! A dump for people: totals, bins, and a map of each region. Formats without allocating.
+//! A dump for people: totals, bins, and a map of each region. Formatting does not allocate.
 
 use core::fmt;
 
@@ -86,7 +86,7 @@ impl<P: BestFit> Dump<'_, P> {
         writeln!(f, "]")
     }
 
-    /// Returns the sign for the chunks in `[from, to)`.
+    /// Returns the character for the chunks in `[from, to)`.
     fn cell(&self, from: u64, to: u64) -> char {
         let mut best = 4;
         self.0.for_each_chunk(|chunk| {

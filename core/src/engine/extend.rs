@@ -1,4 +1,4 @@
-//! Memory that arrives: a region, or the end of one. The pools decide how much arrives, and where.
+//! Adds memory to the engine: a region, or an extension of a region. The pools decide how much arrives, and where.
 
 use super::Chunks;
 use super::chunk::{Chunk, Link, State};
@@ -15,8 +15,9 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Adds a free chunk at the end of a region. It joins the free chunk there, unless a stream still uses that chunk
-    /// and the growth did not count on it (`with_end`): fresh memory serves every stream.
+    /// Adds a free chunk at the end of a region. It joins the free chunk there, if no stream still uses that chunk, or
+    /// if the growth counted on that chunk (`with_end`). Otherwise the two stay apart, because fresh memory can serve
+    /// every stream.
     pub(crate) fn extend_region(
         &mut self,
         id: RegionId,
@@ -39,8 +40,8 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Adds free addresses without memory at the end of the newest region, or a region of them at `base` if there is
-    /// none. Returns `None` if a table is full.
+    /// Adds free addresses without memory at the end of the newest region. If there is no region, adds one at `base`.
+    /// Returns `None` if a table is full.
     pub(crate) fn add_addresses(&mut self, base: u64, granules: u32) -> Option<()> {
         let link = match self.newest_region {
             Some(id) => self.append(id, granules)?,
@@ -61,15 +62,15 @@ impl Chunks<'_> {
         (countable && last.state() != State::Leaving).then_some(id)
     }
 
-    /// Returns the address behind the newest region and the bytes under way.
+    /// Returns the address after the newest region and the bytes under way.
     pub(crate) fn next_address(&self) -> Option<Addr> {
         let newest = self.regions.get(self.newest_region?).range(self.granule)?;
         newest.end().checked_add(self.in_flight_bytes)
     }
 
-    /// Adds a region of one free chunk. The region is the newest now, and the chunk is in no list yet.
+    /// Adds a region of one free chunk, which is in no list. The region becomes the newest.
     fn insert_region(&mut self, base: u64, granules: u32) -> Result<Link, RegionError> {
-        // The region's id is known only once it is in the table, so the chunk is written twice.
+        // The region's ID is known only once the region is in its table, so the chunk is written twice.
         let link = self.table.insert(Chunk::VACANT);
         let link = link.ok_or(RegionError::TableFull)?;
         let Some(id) = self.regions.insert(base, granules, link) else {
@@ -83,7 +84,7 @@ impl Chunks<'_> {
         Ok(link)
     }
 
-    /// Adds a free chunk at the end of a region. The region is the newest now, and the chunk is in no list yet.
+    /// Adds a free chunk, which is in no list, at the end of a region. The region becomes the newest.
     fn append(&mut self, id: RegionId, granules: u32) -> Option<Link> {
         let region = *self.regions.get(id);
         let mut chunk = Chunk::new(region.granules, granules, id);
@@ -98,7 +99,7 @@ impl Chunks<'_> {
         Some(link)
     }
 
-    /// Makes a region the newest. Its end is in no list yet, so the previous wilderness goes to the bins.
+    /// Makes a region the newest. The previous wilderness goes to the bins. The end of the region must be in no list.
     fn set_newest(&mut self, id: RegionId) {
         self.newest_region = Some(id);
         let old = core::mem::take(&mut self.wilderness);

@@ -1,4 +1,4 @@
-//! Chunks of a plan under way that puts memory behind them: the *target*, adjacent *filling* chunks in no list.
+//! The *target* of a plan that puts memory behind addresses: adjacent *filling* chunks, which are in no list.
 
 use core::ops::Range;
 
@@ -7,9 +7,9 @@ use super::chunk::{Link, State};
 use super::free::Stored;
 
 impl Chunks<'_> {
-    /// Cuts the granules `target` out of a free chunk, in up to three filling chunks: `block`, which lies inside, and
-    /// the rest on both sides. Returns the first chunk and the block's chunk; returns `None`, and changes nothing, if
-    /// there are too few records.
+    /// Cuts the granules `target` out of a free chunk, as up to three filling chunks: `block`, which lies inside, and
+    /// the rest on both sides. Returns the first chunk and the chunk of the block. Returns `None`, and changes nothing,
+    /// if there are too few records.
     pub(crate) fn cut_target(
         &mut self,
         link: Link,
@@ -17,7 +17,7 @@ impl Chunks<'_> {
         block: Range<u32>,
     ) -> Option<(Link, Link)> {
         let chunk = *self.table.at(link);
-        // One cut takes the target out, two divide it into three.
+        // Up to two cuts take the target out of the chunk, and up to two divide it into three.
         let cuts = u32::from(chunk.start < target.start) + u32::from(target.end < chunk.end());
         let cuts = cuts + u32::from(target.start < block.start) + u32::from(block.end < target.end);
         if self.table.available() < cuts {
@@ -36,7 +36,7 @@ impl Chunks<'_> {
         Some((first, found))
     }
 
-    /// Makes the last `rest` granules of a filling chunk a filling chunk of their own.
+    /// Makes the last `rest` granules of a filling chunk a new filling chunk.
     fn split_filling(&mut self, link: Link, rest: u32) -> Option<Link> {
         let old = *self.table.at(link);
         let behind = self.split_off(link, rest, &old, None)?;
@@ -52,13 +52,13 @@ impl Chunks<'_> {
         chunk.set_state(State::Filling);
     }
 
-    /// Frees the chunks of a target, from `first` up to the granule `behind`, except `block`. The chunks become hollow
-    /// if `block` is nil.
+    /// Frees the chunks of a target, from `first` up to the granule `behind`, except `block`. If `block` is nil, the
+    /// chunks become hollow.
     pub(crate) fn free_target(&mut self, first: Link, behind: u32, block: Link, point: Stored) {
         let mut link = first;
         while link.is_some() {
             let chunk = *self.table.at(link);
-            // The chunk behind the last part may be joined to it.
+            // The chunk after the last part may be joined to it.
             let next = if chunk.end() < behind {
                 chunk.next
             } else {
@@ -71,7 +71,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Marks a free chunk as hollow, or as one with memory behind all of it.
+    /// Marks a free chunk as hollow, or as having memory behind all of its pages.
     pub(crate) fn set_hollow(&mut self, link: Link, hollow: bool) {
         self.table.at_mut(link).set_hollow(hollow);
     }

@@ -1,17 +1,17 @@
-//! Freeing: from a block to the largest free chunk its neighbours allow.
+//! Freeing: turns a block into the largest free chunk that its neighbours allow.
 //!
-//! A freed chunk joins a free neighbour by enlarging the neighbour's record in place, so that a neighbour that stays in
-//! its size class touches no bin. For the order of the lists (BIN3) this means: the joined chunk keeps the place of the
-//! lower neighbour, or of the upper one if no lower one joins, as long as it stays in that neighbour's class.
+//! A freed chunk joins a free neighbour by enlarging the neighbour's record in place. So if the neighbour stays in its
+//! size class, no bin is touched. For the order of the lists (BIN3) this means: the joined chunk keeps the place of the
+//! lower neighbour, or of the upper neighbour if no lower one joins, as long as it stays in that neighbour's class.
 //! Otherwise, and always while points decide which chunks join, it enters its class at the front. (Points decide once
-//! two streams were named, and after fresh memory was left apart.) BFC2 says which neighbours may stay apart, and the
+//! two streams were named, or after fresh memory was left apart.) BFC2 states which neighbours may stay apart. The
 //! joined chunk carries
 //!
-//! * no point if no stream uses either part any more;
+//! * no point if no stream still uses either part;
 //! * the later point if the same stream uses both;
 //! * the point of the part still in use, as long as only one stream was ever named. With several streams, a part in use
-//!   and a part out of use stay apart: a small block of one stream must not make all the free memory next to it wait
-//!   for that stream.
+//!   and a part out of use stay apart. Otherwise a small block of one stream could make all the free memory next to it
+//!   wait for that stream.
 
 use super::Chunks;
 use super::chunk::Link;
@@ -23,11 +23,11 @@ use crate::stream::{EventNumber, StreamId, StreamPoint};
 pub(crate) type Stored = Option<(StreamId, u32)>;
 
 impl Chunks<'_> {
-    /// Frees a block that no work uses any more. O(1), plus one step for each free neighbour that its point no longer
-    /// keeps apart; these steps are amortised over the frees that left the neighbours.
+    /// Frees a block that no work uses any longer. O(1), plus one step for each free neighbour that its point no longer
+    /// keeps apart. These steps are amortised over the frees that left the neighbours.
     ///
     /// # Errors
-    /// Returns the block if it is not one of this pool's; nothing has changed then.
+    /// Returns the block if it does not belong to this pool; nothing has changed then.
     #[inline]
     pub(crate) fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
         match self.link_of(&block) {
@@ -42,11 +42,11 @@ impl Chunks<'_> {
         }
     }
 
-    /// Frees a block that work queued on `point.stream` may use until `point.event`. Costs as much as
+    /// Frees a block that work queued on `point.stream` may use until `point.event`. The cost is that of
     /// [`free`](Self::free).
     ///
     /// # Errors
-    /// Returns the block if it is not one of this pool's, or if the event lies more than [`EventNumber::WINDOW`]
+    /// Returns the block if it does not belong to this pool, or if the event lies more than [`EventNumber::WINDOW`]
     /// ahead of the stream's last completed event; nothing has changed then.
     #[inline(always)]
     pub(crate) fn free_after(
@@ -74,7 +74,7 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Returns the point of a free chunk, if some work may still use it.
+    /// Returns the point of a free chunk, if queued work may still use the chunk.
     pub(crate) fn pending(&self, link: Link) -> Option<StreamPoint> {
         self.streams.pending(self.table.at(link).point())
     }
@@ -91,8 +91,8 @@ impl Chunks<'_> {
         point.event.number() <= self.streams.completed(point.stream)
     }
 
-    /// Returns the point as a chunk stores it: no point if its event is completed. `None` if the event lies too far
-    /// ahead.
+    /// Returns the point as a chunk stores it, which is no point if the event is completed. Returns `None` if the event
+    /// lies too far ahead.
     #[inline]
     pub(crate) fn stored(&self, point: StreamPoint) -> Option<Stored> {
         let (number, completed) = (point.event.number(), self.streams.completed(point.stream));
@@ -119,14 +119,14 @@ impl Chunks<'_> {
         self.join_and_list(link);
     }
 
-    /// Frees a chunk while there is one stream only: free neighbours join, and the result carries the latest point.
+    /// Frees a chunk while there is only one stream. All free neighbours join, and the result carries the latest point.
     #[inline]
     fn give_in_order(&mut self, link: Link, (stream, event): (StreamId, u32)) {
         let chunk = self.table.at(link);
         let (prev, next) = (chunk.prev, chunk.next);
         self.counters.live -= u64::from(chunk.size);
         self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
-        // One more chunk with a point, and one fewer for each that joins.
+        // There is one more chunk with a point, and one fewer for each neighbour with a point that joins.
         let (mut latest, mut more) = (event, 1);
         let mut is_free = |link: Link| {
             let chunk = self.table.at(link);
@@ -134,7 +134,7 @@ impl Chunks<'_> {
                 && let Some((_, theirs)) = chunk.point()
             {
                 more -= 1;
-                // Their difference is below half of all numbers (EVENT1).
+                // The difference of the events is less than half of the range of numbers (EVENT1).
                 if theirs.wrapping_sub(latest).cast_signed() > 0 {
                     latest = theirs;
                 }
@@ -144,7 +144,7 @@ impl Chunks<'_> {
         let (prev_free, next_free) = (is_free(prev), is_free(next));
         self.streams.count_more(stream, more);
         let point = Some((stream, latest));
-        // The record that joins another one becomes vacant as it is.
+        // A record that is joined to another becomes vacant without being written.
         if prev_free {
             if next_free {
                 self.unlist(next);
@@ -171,7 +171,7 @@ impl Chunks<'_> {
         self.join_all(link);
     }
 
-    /// Joins all free neighbours; no chunk has a point.
+    /// Joins all free neighbours. No chunk has a point.
     #[inline(always)]
     fn join_all(&mut self, link: Link) {
         let chunk = self.table.at(link);
@@ -190,8 +190,8 @@ impl Chunks<'_> {
         }
     }
 
-    /// Joins while chunks have points. With one stream only, all free neighbours join, and the survivor takes the
-    /// point.
+    /// Joins while chunks have points. If there is only one stream, all free neighbours join, and the joined chunk
+    /// takes the point.
     fn join_with_points(&mut self, link: Link) {
         if self.points_decide() {
             return self.join_with_point(link);
@@ -215,13 +215,13 @@ impl Chunks<'_> {
         self.join_all(link);
     }
 
-    /// Returns whether points may keep free neighbours apart. Usually they do not, as there is only one stream.
+    /// Returns whether points may keep free neighbours apart. Usually they do not, because there is only one stream.
     fn points_decide(&self) -> bool {
         self.apart || self.streams.many()
     }
 
-    /// Joins while points decide. A join may clear a point and so let the next neighbour join too; a point that a join
-    /// brings comes from the side joined first, so one pass up and one down find all.
+    /// Joins while points decide. A join may clear a point, and the next neighbour can then join, too. If a join brings
+    /// a point, the point comes from the side that was joined first, so one pass up and one pass down suffice.
     fn join_with_point(&mut self, link: Link) {
         let mut link = link;
         loop {
@@ -244,15 +244,15 @@ impl Chunks<'_> {
         self.list(link);
     }
 
-    /// Joins the points of two free neighbours if these may join. Returns whether they may; `link` then has the point
-    /// of the result and `other` none.
+    /// Returns whether two free neighbours may join. If so, `link` gets the point of the result, and `other` loses its
+    /// point.
     fn join_points(&mut self, link: Link, other: Link) -> bool {
         let (mine, theirs) = (self.table.at(link).point(), self.table.at(other).point());
         let mine_pending = self.streams.pending(mine).is_some();
         let theirs_pending = self.streams.pending(theirs).is_some();
         let result = match (mine, theirs) {
             _ if !mine_pending && !theirs_pending => None,
-            // Memory that no stream uses serves every stream, so it stays apart if there is more than one.
+            // Memory that no stream uses can serve every stream, so it stays apart if there is more than one stream.
             _ if mine_pending != theirs_pending && self.streams.many() => return false,
             _ if !theirs_pending => mine,
             _ if !mine_pending => theirs,
@@ -273,7 +273,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Replaces the point of a free chunk and counts it.
+    /// Replaces the point of a free chunk, and updates the counts of points.
     #[inline]
     pub(super) fn set_stored(&mut self, link: Link, point: Stored) {
         let chunk = self.table.at_mut(link);
@@ -284,7 +284,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Joins an unlisted free chunk to the front of the listed one behind it.
+    /// Joins an unlisted free chunk to the front of the listed chunk after it.
     #[inline]
     fn join_into_next(&mut self, link: Link, next: Link) {
         let chunk = *self.table.at(link);
@@ -301,7 +301,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Joins an unlisted free chunk to the end of the listed one in front of it.
+    /// Joins an unlisted free chunk to the end of the listed chunk before it.
     #[inline]
     fn join_into_previous(&mut self, prev: Link, link: Link) {
         let old_size = self.table.at(prev).size;
@@ -314,7 +314,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Enlarges a chunk by the one behind it, whose record becomes vacant. Lists are not touched.
+    /// Enlarges a chunk by the chunk after it, whose record becomes vacant. Lists are not touched.
     #[inline]
     pub(super) fn absorb_next(&mut self, link: Link, next: Link) {
         let behind = *self.table.at(next);
@@ -326,8 +326,8 @@ impl Chunks<'_> {
         self.table.remove(next);
     }
 
-    /// Clears the points of completed events and joins the chunks that these kept apart, region by region in address
-    /// order. O(chunks) if any free chunk carries a point, otherwise O(1).
+    /// Clears the points of completed events, and joins the chunks that these points kept apart, region by region in
+    /// address order. O(chunks) if any free chunk carries a point, otherwise O(1).
     pub(crate) fn sweep(&mut self) {
         if self.streams.with_point() > 0 {
             for place in 0..self.regions.len() {
@@ -339,8 +339,8 @@ impl Chunks<'_> {
         self.apart = false;
     }
 
-    /// Clears the points of completed events and joins the chunks that these kept apart, record by record in the order
-    /// of the table, which reads memory in order. Examines at most `looks` records, from where the last call ended.
+    /// Clears the points of completed events, and joins the chunks that these points kept apart, in the order of the
+    /// table. Examines at most `looks` records, starting where the last call ended.
     pub(crate) fn sweep_some(&mut self, looks: u32) {
         let records = self.table.used();
         if self.table.in_use() <= looks && looks < records {
@@ -364,7 +364,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Returns the first chunk of the region at this place in address order.
+    /// Returns the first chunk of the region with this index in address order.
     pub(crate) fn first_of_region(&self, place: usize) -> Link {
         let id = self.regions.ids().nth(place);
         id.map_or(Link::NIL, |id| self.regions.get(id).first)
@@ -389,7 +389,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Enlarges a listed free chunk by all the chunks behind it that may join. A chunk that grows is moved to the front
+    /// Enlarges a listed free chunk by all chunks after it that may join. If the chunk grows, it is moved to the front
     /// of its bin.
     fn join_all_behind(&mut self, link: Link) {
         loop {
@@ -408,7 +408,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Joins a free chunk with the free one behind it unless two streams use them. Returns whether it did.
+    /// Joins a free chunk with the free chunk after it, unless two streams use them. Returns whether they were joined.
     pub(crate) fn force_join_behind(&mut self, link: Link) -> bool {
         let next = self.table.at(link).next;
         if !self.table.at(link).is_free() || !self.table.at(next).is_free() {

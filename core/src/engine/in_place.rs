@@ -1,4 +1,4 @@
-//! An engine constructed in place, for [`Shared::place`](crate::Shared::place).
+//! Constructs an engine in place, for [`Shared::place`](crate::Shared::place).
 
 use heapless::Vec;
 
@@ -18,8 +18,8 @@ impl<'t> Chunks<'t> {
         table: &'t mut [Chunk],
     ) -> Result<(), ConfigError> {
         let table = Self::records(table)?;
-        // SAFETY: `at` is valid for writes, and so are its parts. The parts not written are numbers, which are 0 in a
-        // new engine: the bins, the streams, the regions except their order, and the rest.
+        // SAFETY: `at` is valid for writes, so its parts are, too. The parts that are not written are numbers, which
+        // are 0 in a new engine: the bins, the streams, the regions except their order, and the rest.
         unsafe {
             (&raw mut (*at).granule).write(granule);
             (&raw mut (*at).limit_bytes).write(limit_bytes);
@@ -33,7 +33,8 @@ impl<'t> Chunks<'t> {
     }
 }
 
-/// The parts that [`Chunks::place`] leaves zero: this does not compile if there are more.
+/// Lists the fields that [`Chunks::place`] writes and those that it leaves zero. This does not compile if a field is
+/// missing.
 const _: fn(Chunks<'_>) = |chunks| {
     let Chunks {
         excused_bytes: _,
@@ -42,7 +43,7 @@ const _: fn(Chunks<'_>) = |chunks| {
         apart: _,
         bins: _,
         streams: _,
-        // Written.
+        // Written:
         limit_bytes: _,
         granule: _,
         counters: _,

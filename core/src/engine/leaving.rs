@@ -1,9 +1,9 @@
-//! Memory on its way back to the sub-allocator: a *leaving* chunk, which is the end of a region or all of it. It is in
-//! no list, and still counted as reserved.
+//! Memory that is being released to the sub-allocator: a *leaving* chunk, which is the end of a region or all of it. It
+//! is in no list, and still counts as reserved.
 //!
-//! The caller passes the memory to the sub-allocator without holding a lock and reports the outcome. If another
-//! thread's growth gets the same addresses before that report, the growth itself is the report: the chunk is dropped
-//! then, and the late report, whose number no chunk has any more, is void.
+//! The caller passes the memory to the sub-allocator without holding a lock, and then reports the outcome. If another
+//! thread's growth gets the same addresses before this report, the growth itself counts as the report, and the chunk is
+//! dropped. The late report then has no effect, because no chunk has its number any longer.
 
 use super::Chunks;
 use super::chunk::{Link, State};
@@ -11,7 +11,7 @@ use super::region::RegionId;
 use crate::block::AllocatorId;
 use crate::units::{Addr, AddrRange};
 
-/// A range on its way back to the sub-allocator. The release ends with
+/// A range that is being released to the sub-allocator. The release ends with
 /// [`RegionPool::released`](crate::RegionPool::released) or
 /// [`RegionPool::release_refused`](crate::RegionPool::release_refused).
 #[derive(PartialEq, Eq, Debug)]
@@ -21,7 +21,7 @@ pub struct ReleaseTicket {
     link: Link,
     /// Number of this release.
     id: u64,
-    /// The allocator that issued it.
+    /// The allocator that issued the ticket.
     owner: AllocatorId,
 }
 
@@ -33,7 +33,7 @@ impl ReleaseTicket {
 }
 
 impl Chunks<'_> {
-    /// Returns, in address order, the free chunks that are a whole region each and that no work uses.
+    /// Returns, in address order, the free chunks that no work uses and that are whole regions.
     pub(crate) fn free_regions(&self) -> impl Iterator<Item = Link> {
         let firsts = self.regions.ids().map(|id| self.regions.get(id).first);
         firsts.filter(|link| {
@@ -42,24 +42,24 @@ impl Chunks<'_> {
         })
     }
 
-    /// Returns whether the sub-allocator refused to take memory of the chunk's region back.
+    /// Returns whether the sub-allocator refused to take back memory of the chunk's region.
     pub(crate) fn is_refused(&self, link: Link) -> bool {
         self.regions.get(self.table.at(link).region()).refused
     }
 
-    /// Lets regions that the sub-allocator refused be offered again.
+    /// Allows regions that the sub-allocator refused to be offered again.
     pub(crate) fn forget_refusals(&mut self) {
         self.regions.forget_refusals();
     }
 
-    /// Marks a listed free chunk that ends its region as leaving, and issues its ticket.
+    /// Marks a listed free chunk at the end of its region as leaving, and issues its ticket.
     pub(crate) fn leave(&mut self, link: Link) -> ReleaseTicket {
         self.unlist(link);
         self.set_leaving(link)
     }
 
-    /// Marks the last `size` granules of a listed free chunk without a point that ends its region as leaving; the rest
-    /// stays free. Returns `None` if there is no record.
+    /// Marks the last `size` granules of a chunk as leaving. The chunk must be free and listed, have no point, and be
+    /// at the end of its region. The rest stays free. Returns `None` if there is no record.
     pub(crate) fn leave_end(&mut self, end: Link, size: u32) -> Option<ReleaseTicket> {
         let old = *self.table.at(end);
         let link = self.split_off(end, size, &old, None)?;
@@ -90,7 +90,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Makes a chunk that could not leave free again, if the ticket is valid, and marks its region as refused.
+    /// If the ticket is valid, makes the chunk, which could not leave, free again, and marks its region as refused.
     pub(crate) fn release_refused(&mut self, ticket: &ReleaseTicket) {
         if !self.honours(ticket) {
             return;
@@ -102,8 +102,8 @@ impl Chunks<'_> {
         self.join_and_list(ticket.link);
     }
 
-    /// Ends the release of every range inside `range`: the sub-allocator has granted it again, so those ranges had
-    /// arrived there. Nothing changes if the range overlaps other held memory. O(regions x ranges that had arrived).
+    /// Ends the release of every range inside `range`. The sub-allocator has granted `range` again, so it has already
+    /// taken those ranges back. Nothing changes if `range` overlaps other held memory. O(regions x ranges taken back).
     pub(crate) fn note_given_again(&mut self, range: AddrRange) {
         let arrived = |id| self.is_leaving_from(id, range.start());
         if !self.regions.under(range, self.granule).all(arrived) {
@@ -127,7 +127,7 @@ impl Chunks<'_> {
         chunk.state() == State::Leaving && covered
     }
 
-    /// Returns whether this engine issued the ticket and it is not yet returned.
+    /// Returns whether this engine issued the ticket, and the release has not ended.
     fn honours(&self, ticket: &ReleaseTicket) -> bool {
         ticket.owner == self.id()
             && self.table.knows(ticket.link)
@@ -135,7 +135,7 @@ impl Chunks<'_> {
             && self.table.at(ticket.link).id() == ticket.id
     }
 
-    /// Removes a leaving chunk, and its region if that was all of it.
+    /// Removes a leaving chunk, and its region if the chunk was all of it.
     fn drop_leaving(&mut self, link: Link) {
         let chunk = *self.table.at(link);
         self.counters.leaving -= u64::from(chunk.size);

@@ -1,4 +1,4 @@
-//! Held bytes against the limit: BFC7.
+//! Compares the held bytes with the limit (BFC7).
 
 use super::Chunks;
 use super::report::Report;
@@ -28,12 +28,12 @@ impl Chunks<'_> {
         self.reserved_bytes().saturating_add(self.in_flight_bytes)
     }
 
-    /// Returns the bytes of `reserved` on their way back.
+    /// Returns the part of the held bytes that is being released.
     pub(crate) fn leaving_bytes(&self) -> u64 {
         self.counters.leaving * self.granule.bytes()
     }
 
-    /// Returns the bytes, in whole granules, that could still be requested if `released_bytes` of the held ones were
+    /// Returns the bytes, in whole granules, that could still be requested if `released_bytes` of the held bytes were
     /// released.
     pub(crate) fn available_bytes(&self, released_bytes: u64) -> u64 {
         let left = self.taken_bytes().saturating_sub(released_bytes);
@@ -41,12 +41,12 @@ impl Chunks<'_> {
         round_down(available, self.granule.align())
     }
 
-    /// Returns the bytes held or under way above the limit.
+    /// Returns by how many bytes the bytes held or under way exceed the limit.
     pub(crate) fn excess_bytes(&self) -> u64 {
         self.taken_bytes().saturating_sub(self.limit_bytes)
     }
 
-    /// Sets the limit. Returns the bytes above it.
+    /// Sets the limit. Returns by how many bytes it is exceeded.
     pub(crate) fn set_limit(&mut self, limit_bytes: u64) -> u64 {
         self.limit_bytes = limit_bytes;
         self.excused_bytes = self.taken_bytes();
@@ -59,7 +59,7 @@ impl Chunks<'_> {
         self.in_flight_bytes += bytes;
     }
 
-    /// Takes `bytes` off the bytes under way: they have arrived, or will not arrive.
+    /// Subtracts `bytes` from the bytes under way, because they have arrived or will not arrive.
     pub(crate) fn arrive(&mut self, bytes: u64) {
         self.in_flight_bytes -= bytes;
     }
@@ -72,7 +72,7 @@ impl Chunks<'_> {
         self.note_limit();
     }
 
-    /// Takes `granules` off the granules held.
+    /// Subtracts `granules` from the granules held.
     pub(crate) fn unhold(&mut self, granules: u64) {
         self.counters.reserved -= granules;
         self.note_limit();
@@ -91,7 +91,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Returns the error with the current numbers. `growth` is the reason why growing did not help.
+    /// Returns the error with the current figures. `growth` is the reason why growth did not help.
     pub(crate) fn out_of_memory(
         &self,
         need: Need,

@@ -1,37 +1,38 @@
-//! The engine of best fit with coalescing: chunks of regions, whose free chunks are found by size in constant time.
+//! The engine of best fit with coalescing: regions are divided into chunks, and free chunks are found by size in
+//! constant time.
 //!
 //! [`Chunks`] finds, cuts, frees, joins and resizes. [`regions`](crate::RegionPool) and [`pages`](crate::pages) each
-//! own an engine, and decide when memory arrives and leaves, and how much; the engine alone edits its chunks and
-//! regions, so that the invariants hold between any two calls. The engine touches none of the memory it manages.
+//! own an engine, and decide when memory arrives and leaves, and how much. Only the engine edits its chunks and
+//! regions, so the invariants hold between any two calls. The engine does not touch the memory that it manages.
 //!
-//! The idea and most words are TensorFlow's (`bfc_allocator`). The differences: blocks are always split exactly, one
-//! range grows at its end instead of regions that double, the chunk at that end is used last, and free chunks are in
-//! fine size classes under a bitmap instead of ordered sets.
+//! The idea and most words are TensorFlow's (`bfc_allocator`). There are four differences: a block is always split off
+//! exactly; one range grows at its end, instead of regions that double; the chunk at this end is used last; and free
+//! chunks are in fine size classes under a bitmap, instead of in ordered sets.
 //!
 //! # Files
-//! `chunk` the record · `class`, `bins` free chunks by size · `region` the ranges they lie in · `streams` stream
-//! order · `search` which chunk · `cut` cutting it · `place` at a given place · `free` freeing and joining · `resize`
-//! a block in place · `extend` memory that arrives · `leaving` memory on its way back · `filling` chunks of a plan ·
-//! `limit` held bytes against the limit · `in_place` an engine constructed in place · `report`, `dump` for people ·
-//! `check` the invariants.
+//! `chunk` the record · `class`, `bins` free chunks by size · `region` the ranges held · `streams` stream order ·
+//! `search` which chunk serves · `cut` cutting a block out of a chunk · `place` blocks at given places · `free` freeing
+//! and joining · `resize` resizing in place · `extend` memory that arrives · `leaving` memory that is being released ·
+//! `filling` chunks of a plan · `limit` held bytes and the limit · `in_place` an engine constructed in place ·
+//! `report`, `dump` for people · `check` the invariants.
 //!
-//! # Invariants ([`BestFit::check_invariants`](crate::BestFit::check_invariants) walks them all)
-//! * BFC1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
-//!   `prev` is the reverse; `last` is the end of the chain.
-//! * BFC2 of two free neighbours at least one carries a point; while only one stream was ever named and no fresh
-//!   memory was left apart, no two free chunks are neighbours. (A stored point may be completed and not yet cleared;
-//!   a sweep clears and joins before any growth.)
-//! * BFC3 a free chunk is either the wilderness or in exactly one bin, that of its class (BIN1, BIN2).
-//! * BFC4 the wilderness is the free chunk at the end of the newest region, if there is one. It is
-//!   used last, so that the range ends as early as it can (dlmalloc).
-//! * BFC5 every record is the sink, a chunk of some region, or vacant (SLAB1..SLAB3): none is lost.
-//! * BFC6 the counters equal the sums that a walk over all chunks finds.
+//! # Invariants ([`BestFit::check_invariants`](crate::BestFit::check_invariants) checks them all)
+//! * BFC1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end. `prev` is the reverse
+//!   of `next`, and `last` is the end of the chain.
+//! * BFC2 of two free neighbours, at least one carries a point. While only one stream was ever named and no fresh
+//!   memory was left apart, no two free chunks are neighbours. (A stored point may be completed but not yet cleared.
+//!   Before any growth, a sweep clears such points and joins chunks.)
+//! * BFC3 a free chunk is either the wilderness or in exactly one bin, which is that of its class (BIN1, BIN2).
+//! * BFC4 the wilderness is the free chunk at the end of the newest region, if there is one. It is used last, so that
+//!   the used part of the range ends as low as possible (dlmalloc).
+//! * BFC5 every record is the sink, a chunk of a region, or vacant (SLAB1 to SLAB3), so no record is lost.
+//! * BFC6 the counters equal the sums over all chunks.
 //! * BFC7 `reserved + in flight <= limit`, unless the limit was lowered below the held bytes.
-//! * BFC8 ids of used chunks are distinct, at most the last one assigned, and the slack is smaller than the chunk.
-//! * BFC9 regions do not overlap and are listed in address order (REGION1, REGION2).
+//! * BFC8 the IDs of used chunks are distinct and at most the last one assigned. The slack is smaller than the chunk.
+//! * BFC9 regions do not overlap, and are listed in address order (REGION1, REGION2).
 //!
 //! # Cost
-//! `alloc` and `free` are O(1). The table takes 32 bytes a chunk, and nothing per byte of the pool.
+//! `alloc` and `free` are O(1). The table takes 32 bytes per chunk, and no memory per byte of the pool.
 
 mod bins;
 mod check;
@@ -75,10 +76,10 @@ use bins::Bins;
 use region::RegionTable;
 use streams::Streams;
 
-/// Running totals, in granules where a size is counted.
+/// Running totals. Sizes are in granules, except where the name says bytes.
 #[derive(Clone, Copy, Default)]
 struct Counters {
-    /// Id of the newest allocation.
+    /// ID of the newest allocation.
     last_id: u64,
     /// `last_id` when the statistics were last cleared.
     cleared_id: u64,
@@ -86,35 +87,35 @@ struct Counters {
     /// Peak of `live` since the statistics were cleared.
     peak_live: u64,
     largest: u32,
-    /// Granted less requested bytes over all used chunks.
+    /// Granted minus requested bytes of all used chunks.
     slack_bytes: u64,
     /// Granules held.
     reserved: u64,
     peak_reserved: u64,
-    /// Granules of `reserved` on their way back.
+    /// Granules of `reserved` that are being released.
     leaving: u64,
     /// Number of the newest release.
     releases: u64,
 }
 
-/// The chunks of a pool, free and in use, with their tables and counters; for one thread at a time.
+/// The chunks of a pool, free and in use, with their tables and counters, for one thread at a time.
 ///
-/// A [`RegionPool`](crate::RegionPool) and a [`PagePool`](crate::pages::PagePool) own one each, and give access to it
-/// through [`BestFit::chunks`](crate::BestFit::chunks) for queries.
+/// Each [`RegionPool`](crate::RegionPool) and [`PagePool`](crate::pages::PagePool) owns one, and gives access to it for
+/// queries through [`BestFit::chunks`](crate::BestFit::chunks).
 pub struct Chunks<'t> {
     granule: Granule,
     limit_bytes: u64,
-    /// Bytes held or under way when the limit was last set: BFC7 exempts that many.
+    /// Bytes held or under way when the limit was last set. BFC7 allows this many.
     excused_bytes: u64,
-    /// Bytes requested and not yet held.
+    /// Bytes requested but not yet held.
     in_flight_bytes: u64,
-    /// Whether more is held than the limit allows.
+    /// Whether more bytes are held than the limit allows.
     is_over_limit: bool,
     counters: Counters,
-    /// The region added or enlarged last. Its last chunk is the wilderness while it is free.
+    /// The region that was added or enlarged last. Its last chunk, if free, is the wilderness.
     newest_region: Option<RegionId>,
     wilderness: Link,
-    /// Whether fresh memory was left apart from an end that a stream uses, since the last sweep (BFC2).
+    /// Whether, since the last sweep, fresh memory was left apart from a chunk that a stream uses (BFC2).
     apart: bool,
     table: Slab<'t, Chunk>,
     bins: Bins,
@@ -146,7 +147,7 @@ impl<'t> Chunks<'t> {
         })
     }
 
-    /// Returns the lent table as records, if it has any.
+    /// Returns the records of the lent table, or an error if it has none.
     fn records(table: &'t mut [Chunk]) -> Result<Slab<'t, Chunk>, ConfigError> {
         let table = Slab::new(table);
         match table.capacity() {
@@ -160,22 +161,22 @@ impl<'t> Chunks<'t> {
         self.table.into_records()
     }
 
-    /// Returns the id that blocks carry.
+    /// Returns the ID that blocks carry.
     pub const fn id(&self) -> AllocatorId {
         AllocatorId(self.table.owner())
     }
 
-    /// Sets an id other than the table's place. Called before the first region is added.
+    /// Sets an ID other than the table's place. Must be called before the first region is added.
     pub(crate) const fn set_id(&mut self, id: AllocatorId) {
         self.table.set_owner(id);
     }
 
-    /// Returns the unit that sizes are multiples of.
+    /// Returns the unit of which all sizes are multiples.
     pub const fn granule(&self) -> Granule {
         self.granule
     }
 
-    /// Returns the record of a chunk; for nil, one that is not free and has no size.
+    /// Returns the record of a chunk. For nil, returns a record that is not free and has no size.
     #[inline]
     pub(crate) fn chunk(&self, link: Link) -> &Chunk {
         self.table.at(link)
@@ -191,7 +192,7 @@ impl<'t> Chunks<'t> {
         self.regions.len()
     }
 
-    /// Returns the region added or enlarged last.
+    /// Returns the region that was added or enlarged last.
     pub(crate) const fn newest_region(&self) -> Option<RegionId> {
         self.newest_region
     }
@@ -231,22 +232,23 @@ impl<'t> Chunks<'t> {
         self.counters.largest = 0;
     }
 
-    /// Returns the bytes requested for the block, or `None` if it is not one of this pool's. O(1).
+    /// Returns the bytes requested for the block, or `None` if the block does not belong to this pool. O(1).
     pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
         let link = self.link_of(block)?;
         Some(block.bytes() - u64::from(self.table.at(link).slack_bytes()))
     }
 
-    /// Returns the block's number among all allocations, from 1 up, or `None` if it is not one of this pool's. O(1).
+    /// Returns the block's number among all allocations, from 1 up, or `None` if the block does not belong to this
+    /// pool. O(1).
     pub fn allocation_id(&self, block: &Block) -> Option<u64> {
         self.link_of(block).map(|link| self.table.at(link).id())
     }
 
-    /// Restores a block from its parts, if a used chunk with that handle starts there.
+    /// Restores a block from its parts, if a used chunk with its handle starts at its address. O(1).
     ///
-    /// The caller promises that no other [`Block`] for it exists; if another one does, the second free of the two is
-    /// refused or, once the place has been allocated again, frees the new owner's block: the bookkeeping stays
-    /// consistent, the caller's program does not. O(1).
+    /// The caller promises that no other [`Block`] exists for the chunk. If one does, the second free is refused, or it
+    /// frees the new owner's block if the place has been allocated again. The bookkeeping stays consistent, but the
+    /// caller's program does not.
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if there is no such chunk.
@@ -258,17 +260,17 @@ impl<'t> Chunks<'t> {
         Ok(self.block_of(link))
     }
 
-    /// Reports that all work up to `event` on `stream` is done: memory whose point is among these events is no longer
-    /// in use. An event below one that was already reported changes nothing. O(1), except once every 2^30 events.
+    /// Reports that all work on `stream` up to `event` is done, so memory with a point up to `event` is no longer in
+    /// use. An event before one that was already reported changes nothing. O(1), except once every 2^30 events.
     ///
-    /// Points are cleared when a search fails, not here.
+    /// Points are not cleared here, but when a search fails.
     pub(crate) fn complete(&mut self, stream: StreamId, event: EventNumber) {
         let reach = self
             .streams
             .completed(stream)
             .saturating_add(EventNumber::WINDOW);
         if event.number() > reach {
-            // No point lies further ahead than the window, so all points of the stream complete here.
+            // No point lies further ahead than the window, so this completes all points of the stream.
             self.streams.advance(stream, EventNumber::new(reach));
             self.sweep();
             self.streams.advance(stream, event);
@@ -281,12 +283,12 @@ impl<'t> Chunks<'t> {
         }
     }
 
-    /// Returns the chunk behind a block, after checking it.
+    /// Returns the chunk of a block, if the block belongs to this pool.
     #[inline]
     pub(crate) fn link_of(&self, block: &Block) -> Option<Link> {
         let link = Link(block.handle().get());
         let chunk = self.table.at(link);
-        // The last three conditions fail only for blocks of a former owner of the same table.
+        // The last three conditions fail only for blocks of an earlier owner of the same table.
         let ours = block.owner() == self.table.owner()
             && chunk.is_used()
             && self.table.knows(link)
@@ -295,7 +297,7 @@ impl<'t> Chunks<'t> {
         ours.then_some(link)
     }
 
-    /// Returns whether a used chunk of the present owner, with this link, starts at `addr`.
+    /// Returns whether a used chunk of the current owner, with this link, starts at `addr`.
     #[inline]
     fn starts_at(&self, link: Link, addr: Addr) -> bool {
         self.table.knows(link) && self.table.at(link).is_used() && self.addr_of(link) == addr.get()
@@ -312,7 +314,7 @@ impl<'t> Chunks<'t> {
         )
     }
 
-    /// Returns the bytes of a chunk.
+    /// Returns the size of a chunk in bytes.
     #[inline]
     pub(crate) fn bytes_of(&self, link: Link) -> u64 {
         self.granule.bytes_of(self.table.at(link).size)
@@ -322,7 +324,7 @@ impl<'t> Chunks<'t> {
     #[inline]
     pub(crate) fn addr_of(&self, link: Link) -> u64 {
         let chunk = self.table.at(link);
-        // A chunk lies in its region, so this wraps only for a record that is no chunk, which a broken index may
+        // A chunk lies in its region, so the sum wraps only for a record that is not a chunk, which an invalid link may
         // name.
         let region = self.regions.get(chunk.region());
         region.base.wrapping_add(self.granule.bytes_of(chunk.start))

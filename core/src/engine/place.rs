@@ -1,5 +1,5 @@
-//! Blocks at given places, for plans, which lay out blocks ahead of time; and chunks from a given place on, for walks
-//! with pauses.
+//! Blocks at given places, for plans that lay out blocks ahead of time. Also walks over chunks from a given place on,
+//! for walks with pauses.
 
 use super::Chunks;
 use super::chunk::{Link, State};
@@ -12,8 +12,7 @@ use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
 impl Chunks<'_> {
-    /// Returns a request for a given place in granules, after a sweep if there is no stream, and otherwise after
-    /// noting the stream.
+    /// Returns a request for a given place in granules. First notes the stream, or sweeps if there is none.
     #[inline(always)]
     pub(crate) fn need_of_place(
         &mut self,
@@ -29,8 +28,8 @@ impl Chunks<'_> {
     }
 
     /// Returns the free chunk that holds exactly this place. The search starts at the chunk `near`, which may no longer
-    /// exist. Without a stream, the chunk must have no point; with one, work of that stream may use it, and adjacent
-    /// free chunks are joined. O(chunks between `near` and the place + chunks under it).
+    /// exist. If no stream is given, the chunk must have no point. If one is given, its work may still use the chunk,
+    /// and adjacent free chunks are joined. O(chunks between `near` and the place + chunks under the place).
     #[inline(always)]
     pub(crate) fn find_place(
         &mut self,
@@ -45,9 +44,9 @@ impl Chunks<'_> {
         }
     }
 
-    /// Calls `f` with every chunk that ends after `from`, in address order, until it returns `false`.
+    /// Calls `f` with every chunk that ends after `from`, in address order, until `f` returns `false`.
     ///
-    /// Serves walks with pauses, during which other threads work: `near` is the chunk where the last walk stopped,
+    /// This is for walks with pauses, during which other threads work. `near` is the chunk where the last walk stopped,
     /// which may no longer exist. O(chunks visited + chunks between `near` and `from`).
     pub(crate) fn chunks_from(
         &self,
@@ -65,7 +64,7 @@ impl Chunks<'_> {
             }
             let mut link = region.first;
             if range.start() < from {
-                // Inside the region, so the count fits.
+                // `from` is inside the region, so the count fits.
                 let offset = (from.get() - region.base) / self.granule.bytes();
                 let near = near.map_or(Link::NIL, |near| Link(near.get()));
                 link = self.chunk_over(id, offset as u32, near);
@@ -80,7 +79,7 @@ impl Chunks<'_> {
     }
 
     /// Cuts the block out of the chunk found at its place.
-    // Inlined, because otherwise the block would be returned through memory and be read before it is written out.
+    // Inlined: otherwise the block would be returned through memory, and its load would stall on that store.
     #[inline(always)]
     pub(crate) fn take_place(
         &mut self,
@@ -89,7 +88,7 @@ impl Chunks<'_> {
         request: &Request,
     ) -> Result<Block, AllocError> {
         let found = found.ok_or(AllocError::PlaceTaken)?;
-        // The requested place is always cut out exactly.
+        // The block is always cut out exactly.
         let whole = self.table.at(found.link).size;
         let split = whole - found.padding > need.size;
         if self.table.available() < u32::from(split) + u32::from(found.padding > 0) {
@@ -100,7 +99,7 @@ impl Chunks<'_> {
         Ok(self.mark_used(used, request.bytes))
     }
 
-    /// Returns the free, settled chunk that holds `size` granules from the start of `range`.
+    /// Returns the free, settled chunk that holds `size` granules, starting where `range` starts.
     fn free_chunk_over(
         &self,
         range: AddrRange,
@@ -113,8 +112,8 @@ impl Chunks<'_> {
         (chunk.is_free() && chunk.point().is_none() && fits).then_some(found)
     }
 
-    /// Returns the chunk that holds `size` granules from the start of `range` and that queued work of one stream may
-    /// use; adjacent free chunks are joined if all of them can be used.
+    /// Returns the free chunk that holds `size` granules, starting where `range` starts. Queued work of the given
+    /// stream may still use the chunk. Adjacent free chunks are joined, if all of them can be used.
     #[inline]
     fn join_over(
         &mut self,
@@ -152,7 +151,7 @@ impl Chunks<'_> {
         self.chunk_at(range, near)
     }
 
-    /// Returns the chunk in which `range` starts, and the granules before it.
+    /// Returns the chunk in which `range` starts, and the granules before `range` in this chunk.
     #[inline]
     fn chunk_at(&self, range: AddrRange, near: Option<ChunkHandle>) -> Option<Candidate> {
         let start = range.start();
@@ -172,8 +171,8 @@ impl Chunks<'_> {
         })
     }
 
-    /// Returns the chunk of a region that contains this granule, or nil: walks from `near` if that is a chunk of the
-    /// region, otherwise from the region's start.
+    /// Returns the chunk of a region that contains this granule, or nil. Walks from `near` if that is a chunk of the
+    /// region, otherwise from the start of the region.
     fn chunk_over(&self, id: RegionId, offset: u32, near: Link) -> Link {
         let chunk = self.table.at(near);
         let mut link = if chunk.state() != State::Vacant && chunk.region() == id {

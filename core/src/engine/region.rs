@@ -1,23 +1,23 @@
 //! Regions: the ranges held from a sub-allocator, and the table that names them.
 //!
-//! A region is a unit of growth and of release. The table has a fixed capacity, [`MAX_REGIONS`], and two views: a
-//! slot per [`RegionId`] (stable while the region lives, stored in every chunk) and the ids in address order (for
-//! release in address order, look-up by address and dumps).
+//! A region is a unit of growth and of release. The table has a fixed capacity, [`MAX_REGIONS`], and two parts. The
+//! first is a slot for each [`RegionId`], which is stable while the region exists and is stored in every chunk. The
+//! second is the IDs in address order, for releases in address order, look-ups by address, and dumps.
 //!
 //! Invariants:
-//! * REGION1 `order` holds exactly the ids of occupied slots, sorted by base address.
+//! * REGION1 `order` holds exactly the IDs of occupied slots, sorted by base address.
 //! * REGION2 no two regions overlap.
 //!
-//! Protected by the lock of the allocator it is part of.
+//! The table is protected by the lock of the allocator to which it belongs.
 
 use heapless::Vec;
 
 use super::chunk::Link;
 use crate::units::{Addr, AddrRange, Granule};
 
-/// Maximum number of regions that one allocator holds at a time. Doubling reaches 2^40 bytes in 20 regions, and one
-/// growing range needs one; 256 regions (6 KiB of table) leave room for sub-allocators that can only provide pieces.
-/// The model checker's stacks have no room for such a table.
+/// Maximum number of regions that one allocator holds at a time. A growing range needs one region, and doubling reaches
+/// 2^40 bytes in 20 regions. 256 regions (6 KiB of table) leave room for sub-allocators that can only provide pieces.
+/// In the model checker there are fewer, because its stacks have no room for such a table.
 pub const MAX_REGIONS: usize = if cfg!(larder_loom) { 8 } else { 256 };
 
 /// The number of a region in its table.
@@ -35,16 +35,16 @@ impl RegionId {
     }
 }
 
-/// One held range. All zero means an empty slot.
+/// One held range. A slot of zeros is empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Region {
     pub(super) base: u64,
     pub(super) granules: u32,
-    /// The chunk at the base; nil only in an empty slot.
+    /// The chunk at the base. Nil only in an empty slot.
     pub(super) first: Link,
     /// The chunk at the end.
     pub(super) last: Link,
-    /// Whether the sub-allocator refused to take the region's memory back in the present pass.
+    /// Whether the sub-allocator refused to take back the region's memory in the current pass.
     pub(super) refused: bool,
 }
 
@@ -58,7 +58,7 @@ impl Region {
 pub(super) struct RegionTable {
     slots: [Region; MAX_REGIONS],
     pub(super) order: Vec<RegionId, MAX_REGIONS>,
-    /// The empty region returned for a wrong id.
+    /// The empty region that is returned for an invalid ID.
     empty: Region,
 }
 
@@ -78,7 +78,7 @@ impl RegionTable {
         }
     }
 
-    /// Returns the ids in address order.
+    /// Returns the IDs in address order.
     pub(super) fn ids(&self) -> impl DoubleEndedIterator<Item = RegionId> + '_ {
         self.order.iter().copied()
     }
@@ -107,7 +107,7 @@ impl RegionTable {
         }
     }
 
-    /// Returns the id of the region that holds `addr`. O(log regions).
+    /// Returns the ID of the region that holds `addr`. O(log regions).
     pub(super) fn find(&self, addr: u64, granule: Granule) -> Option<RegionId> {
         let behind = self.order.partition_point(|id| self.get(*id).base <= addr);
         let id = *self.order.get(behind.checked_sub(1)?)?;
@@ -129,7 +129,7 @@ impl RegionTable {
             })
     }
 
-    /// Returns the ids of the regions that share a byte with `range`, in address order. O(regions).
+    /// Returns the IDs of the regions that share a byte with `range`, in address order. O(regions).
     pub(super) fn under(
         &self,
         range: AddrRange,

@@ -1,4 +1,4 @@
-//! Reports of the memory's state, as plain values. Each walks the chunks: O(chunks).
+//! Reports of the state of the memory, as plain values. Each report walks the chunks, in O(chunks).
 
 use super::Chunks;
 use super::chunk::{Link, State};
@@ -20,11 +20,11 @@ pub struct Report {
     pub free_bytes: u64,
     /// Free bytes that queued work still uses.
     pub pending_bytes: u64,
-    /// Bytes on their way back to the sub-allocator.
+    /// Bytes that are being released to the sub-allocator.
     pub leaving_bytes: u64,
-    /// Free addresses without memory behind them.
+    /// Bytes of free addresses without memory behind them.
     pub unmapped_bytes: u64,
-    /// Addresses in plans under way, with memory behind them or without.
+    /// Bytes of addresses in plans under way, with or without memory behind them.
     pub planned_bytes: u64,
     /// Bytes of the largest free chunk.
     pub largest_free_bytes: u64,
@@ -34,18 +34,18 @@ pub struct Report {
     pub free_chunks: u32,
     /// Number of regions.
     pub regions: u32,
-    /// Records of the table that can still become chunks.
+    /// Number of records of the table that can still become chunks.
     pub vacant_records: u32,
 }
 
 impl Report {
-    /// Returns internal fragmentation, the cost of rounding and unsplit chunks: (granted - requested) / granted; 0 if
-    /// nothing is live.
+    /// Returns internal fragmentation, which is the cost of rounding and of unsplit chunks: (granted - requested) /
+    /// granted. Returns 0 if there are no blocks.
     pub fn internal_fragmentation(&self) -> f64 {
         share(self.live_bytes - self.requested_bytes, self.live_bytes)
     }
 
-    /// Returns external fragmentation: 1 - largest free chunk / all free bytes; 0 if nothing is free.
+    /// Returns external fragmentation: 1 - largest free chunk / all free bytes. Returns 0 if nothing is free.
     pub fn external_fragmentation(&self) -> f64 {
         share(self.free_bytes - self.largest_free_bytes, self.free_bytes)
     }
@@ -73,7 +73,7 @@ impl Report {
         }
     }
 
-    /// Returns live bytes / reserved bytes; 0 if nothing is reserved.
+    /// Returns live bytes / reserved bytes, or 0 if nothing is reserved.
     pub fn occupancy(&self) -> f64 {
         share(self.live_bytes, self.reserved_bytes)
     }
@@ -87,14 +87,14 @@ fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// The chunks of one power-of-two range of sizes, as TensorFlow's bins: bin `b` counts chunks of `granule << b` bytes
-/// up to twice that, and the last bin all larger ones.
+/// Counts of the chunks in one power-of-two range of sizes, like TensorFlow's bins. Bin `b` counts chunks from
+/// `granule << b` bytes up to twice that, and the last bin also counts all larger chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct BinSummary {
-    /// Blocks of these sizes.
+    /// Number of blocks of these sizes.
     pub used_chunks: u32,
-    /// Free chunks of these sizes.
+    /// Number of free chunks of these sizes.
     pub free_chunks: u32,
     /// Bytes of the blocks, as granted.
     pub used_bytes: u64,
@@ -105,7 +105,7 @@ pub struct BinSummary {
 }
 
 impl BinSummary {
-    /// Number of bins, as in TensorFlow: 256 B to 256 MiB and above, at the usual granule.
+    /// Number of bins, as in TensorFlow. With the usual granule, they are for 256 B to 256 MiB and above.
     pub const COUNT: usize = 21;
 
     /// Returns the bin that counts chunks of `bytes` bytes.
@@ -140,7 +140,7 @@ impl BinSummary {
 pub struct ChunkInfo {
     /// The chunk's number.
     pub handle: ChunkHandle,
-    /// The region it is a piece of.
+    /// The region of which the chunk is a piece.
     pub region: RegionId,
     /// The chunk's addresses.
     pub range: AddrRange,
@@ -161,14 +161,14 @@ pub enum ChunkState {
     },
     /// A free chunk.
     Free {
-        /// Whether queued work still uses it.
+        /// Whether queued work still uses the chunk.
         pending: bool,
     },
-    /// Memory on its way back to the sub-allocator.
+    /// Memory that is being released to the sub-allocator.
     Leaving,
     /// Free pages without memory behind them.
     Unmapped,
-    /// Memory in a plan under way that maps, moves or releases it.
+    /// Memory that a plan under way maps, moves or releases.
     Planned,
 }
 
@@ -178,9 +178,9 @@ pub enum ChunkState {
 pub struct RegionInfo {
     /// The region's addresses.
     pub range: AddrRange,
-    /// Number of chunks in it.
+    /// Number of chunks in the region.
     pub chunks: u32,
-    /// Bytes of its blocks.
+    /// Bytes of the region's blocks, as granted.
     pub live_bytes: u64,
 }
 

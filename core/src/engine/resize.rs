@@ -1,11 +1,11 @@
-//! Resizing a block in place: its first address, handle and number stay.
+//! Resizing a block in place. The block keeps its first address, its handle and its number.
 //!
 //! * A smaller block keeps its front. The end is cut off and freed as if it were a block, and joins its neighbours as
-//!   [`free`](super::free) says.
-//! * A larger block takes as many free chunks right behind it as it needs, in address order. No stream may still use
-//!   them, except the block's own. The remainder of the last chunk stays free with its record and its point.
+//!   described in [`free`](super::free).
+//! * A larger block takes as many free chunks directly after it as it needs, in address order. No stream except the
+//!   block's own may still use them. The remainder of the last chunk stays free, with its record and its point.
 //!
-//! A resize names no stream, except through the point of a cut-off end.
+//! A resize names no stream, except by the point of the end that is cut off.
 
 use super::Chunks;
 use super::chunk::Link;
@@ -15,11 +15,11 @@ use crate::block::{Block, Resize};
 use crate::error::{Rejected, ResizeError};
 use crate::stream::{StreamId, StreamPoint};
 
-/// The free chunks right behind a block into which it may grow.
+/// The free chunks directly after a block into which the block may grow.
 pub(crate) struct Behind {
-    /// Granules of the needed chunks, or of all of them if they do not suffice.
+    /// Total granules of the chunks needed, or of all usable chunks if they do not suffice.
     pub(crate) size: u32,
-    /// Whether these chunks reach the end of the region without sufficing.
+    /// Whether these chunks reach the end of the region, but do not suffice.
     pub(crate) to_end: bool,
 }
 
@@ -71,7 +71,7 @@ impl Chunks<'_> {
         Ok((link, size.ok_or(ResizeError::TooLarge)?))
     }
 
-    /// Enlarges a used chunk to `size` granules from the free chunks behind it.
+    /// Enlarges a used chunk to `size` granules, with the free chunks after it.
     fn take_behind(&mut self, link: Link, size: u32, stream: StreamId) -> Result<(), ResizeError> {
         let held = self.table.at(link).size;
         let missing = size - held;
@@ -95,8 +95,8 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Enlarges a used chunk by the free chunk behind it, or by as much of that chunk as it needs to have `size`
-    /// granules. The remainder keeps its record and its point, and its place if its class stays the same.
+    /// Enlarges a used chunk by the free chunk after it, or by as much of that chunk as is needed for `size` granules.
+    /// The remainder keeps its record and its point. It also keeps its place in the list if its class does not change.
     fn take_next(&mut self, link: Link, size: u32) {
         let next = self.table.at(link).next;
         let old_size = self.table.at(next).size;
@@ -116,7 +116,7 @@ impl Chunks<'_> {
         self.table.at_mut(link).size += wanted;
     }
 
-    /// Returns the chunks behind `link` that a block used on `stream` may grow into, up to `missing` granules.
+    /// Returns the chunks after `link` into which a block used on `stream` may grow, up to `missing` granules.
     pub(crate) fn usable_behind(&self, link: Link, missing: u32, stream: StreamId) -> Behind {
         let mut next = self.table.at(link).next;
         let mut size = 0;
@@ -127,7 +127,7 @@ impl Chunks<'_> {
             if !chunk.is_free() || is_barred || chunk.is_hollow() {
                 break;
             }
-            // Chunks of one region: their sum fits 32 bits.
+            // The chunks are in one region, so the sum fits 32 bits.
             size += chunk.size;
             next = chunk.next;
         }
@@ -161,7 +161,7 @@ impl Chunks<'_> {
         let slack_bytes = self.granule.bytes_of(chunk.size) - requested_bytes;
         self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
         self.counters.slack_bytes += slack_bytes;
-        // Less than a granule, so it fits 32 bits (units.rs).
+        // The slack is less than a granule, so it fits 32 bits (units.rs).
         chunk.set_slack_bytes(slack_bytes as u32);
     }
 }

@@ -1,24 +1,24 @@
-//! The search for the free chunk that serves a request, step by step as the model predicts it.
+//! The search for the free chunk that serves a request. The model predicts each of its steps.
 //!
-//! The *best* of several chunks is one that may be used immediately rather than after a wait; among those the smallest;
-//! among equals the one at the lowest address. A chunk *serves* if it holds the request with the padding its alignment
-//! needs there, and the request's stream may use it.
+//! A chunk *serves* a request if the request's stream may use it, and if it holds the block with the padding that its
+//! alignment needs there. The *best* of several chunks is one that may be used immediately, rather than after a wait;
+//! among these the smallest; and among equals the one at the lowest address.
 //!
-//! * FIT1 Go through the classes from that of the request upward. In each, examine the first four chunks ([`SCAN`]),
-//!   newest first; if any serves, take the best of them. A chunk of exactly the request's size, without padding or
-//!   wait, is taken as soon as it is seen.
+//! * FIT1 Go through the classes upwards, starting with that of the request. In each class, examine the first four
+//!   chunks ([`SCAN`]), newest first. If any of them serves, take the best. A chunk of exactly the request's size,
+//!   without padding or wait, is taken as soon as it is seen.
 //! * FIT2 Otherwise take the wilderness, if it serves.
 //! * FIT3 Otherwise, before any growth, repeat FIT1 and FIT2 over all chunks of each class.
-//! * FIT4 Otherwise join and take the first adjacent free chunks, in address order, that together serve: at most one
-//!   stream uses any of them, and the request may use what that stream uses.
+//! * FIT4 Otherwise join and take the first adjacent free chunks, in address order, that together serve. At most one
+//!   stream may use any of them, and the request must be allowed to use that stream's memory.
 //!
 //! FIT3 and FIT4 examine all chunks, or as many as the caller's bound `looks` allows.
 //!
 //! No chunk serves if its use would exceed a limit that was lowered below the held bytes.
 //!
-//! Unless other streams have chunks with a point or the request is aligned beyond the granule, every chunk of a
-//! higher class serves, so FIT1 ends at the second non-empty class: O(1). The best chunk is missed if it stands
-//! behind four others of its class that do not fit.
+//! Usually every chunk of a higher class serves, so FIT1 ends at the second non-empty class, which is O(1). The
+//! exceptions are chunks with points of other streams, and requests aligned beyond the granule. FIT1 misses the best
+//! chunk if four others of its class that do not fit come before it.
 
 use super::Chunks;
 use super::chunk::{Chunk, Link};
@@ -27,23 +27,23 @@ use crate::block::Request;
 use crate::error::AllocError;
 use crate::stream::{StreamId, StreamPoint};
 
-/// Maximum number of chunks examined in each class. On the recorded traces, examining 4 or all of them reserves the
-/// same memory (docs/DECISIONS.md, 1).
+/// Maximum number of chunks examined in each class. On the recorded traces, examining four chunks or all of them
+/// reserves the same memory (docs/DECISIONS.md, 1).
 const SCAN: u32 = 4;
 
-/// Maximum number of chunks and handles that one search examines without success. At about 20 ns each, such a search
-/// stays cheaper than a driver call.
+/// Maximum number of chunks and handles that one search examines without success. Each takes about 20 ns, so such a
+/// search is cheaper than a driver call.
 pub(crate) const LOOKS: u32 = 1024;
 
-/// Maximum number of chunks that one search examines if growth is possible instead; three searches then stay below 100
-/// µs.
+/// Maximum number of chunks that one search examines if growth is possible instead. Three searches then take less than
+/// 100 µs.
 pub(crate) const LOOKS_BEFORE_GROWTH: u32 = 2048;
 
-/// A chunk that serves, with its padding and wait.
+/// A chunk that serves the request, with its padding and wait.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) link: Link,
-    /// Granules in front of the block that stay free for its alignment.
+    /// Granules before the block that stay free, because of its alignment.
     pub(crate) padding: u32,
     /// The point that the stream must wait for.
     pub(crate) wait: Option<StreamPoint>,
@@ -58,21 +58,21 @@ pub(crate) struct Need {
     pub(crate) align: u32,
 }
 
-/// Adjacent free chunks that the request may use; at most one stream uses any of them.
+/// Adjacent free chunks that the request may use. At most one stream uses any of them.
 struct ChunkRun {
-    /// The lowest chunk, and the one behind the last.
+    /// The lowest chunk, and the chunk after the last.
     first: Link,
     end: Link,
     chunks: u32,
-    /// Granules of all chunks.
+    /// Total granules of the chunks.
     size: u64,
-    /// Number of chunks that a stream uses, and the stream if any.
+    /// Number of chunks that a stream uses, and this stream.
     pending: u32,
     stream: StreamId,
 }
 
 impl ChunkRun {
-    /// Creates a run without chunks; the next one is `first`.
+    /// Creates a run without chunks. The first chunk to add is `first`.
     const fn at(first: Link) -> Self {
         Self {
             first,
@@ -120,21 +120,21 @@ impl Chunks<'_> {
             .align
             .log2()
             .saturating_sub(self.granule.align().log2());
-        // The sum of size and padding must fit 32 bits.
+        // The sum of the size and the padding must fit 32 bits.
         let align = 1u32.checked_shl(over).ok_or(too_large)?;
         size.checked_add(align - 1).ok_or(too_large)?;
         Ok(Need { size, align })
     }
 
-    /// Searches by FIT1 and FIT2, among chunks as they are joined now.
+    /// Searches by FIT1 and FIT2, without joining chunks.
     #[inline(always)]
     pub(crate) fn search_now(&mut self, need: Need, request: &Request) -> Option<Candidate> {
         self.streams.note(request.stream);
         self.search(need, request)
     }
 
-    /// Searches by FIT1 and FIT2; again after a sweep, if streams have left anything to clear or join; then by FIT3 and
-    /// FIT4. Each search except the first examines at most `looks` chunks.
+    /// Searches by FIT1 and FIT2. Then sweeps and searches again, if streams have left points to clear or chunks to
+    /// join. Then searches by FIT3 and FIT4. Each search except the first examines at most `looks` chunks.
     pub(crate) fn search_fully(
         &mut self,
         need: Need,
@@ -155,12 +155,12 @@ impl Chunks<'_> {
             .or_else(|| self.join_for(need, request, looks, |_| true))
     }
 
-    /// Returns whether a sweep may clear a point: some stream has advanced since the last one.
+    /// Returns whether a sweep may clear a point, because a stream has advanced since the last sweep.
     pub(crate) fn may_clear_points(&self) -> bool {
         self.streams.with_point() > 0 && self.streams.moved()
     }
 
-    /// Returns the chunks in the bins from that of `size` granules up, in FIT1's order.
+    /// Returns the chunks in the bins, from that of `size` granules up, in the order of FIT1.
     pub(crate) fn listed_from(&self, size: u32) -> impl Iterator<Item = Link> {
         let (mut from, mut next) = (Class::of(size).index(), Link::NIL);
         core::iter::from_fn(move || {
@@ -175,8 +175,8 @@ impl Chunks<'_> {
         })
     }
 
-    /// Returns the chunk after `link` in the bins, or the first one for nil. The walk goes from the largest class down
-    /// to that of `least` granules, and through each from the newest chunk to the oldest.
+    /// Returns the chunk after `link` in the bins, or the first chunk for nil. The walk goes from the largest class
+    /// down to that of `least` granules, and through each class from the newest chunk to the oldest.
     #[inline]
     pub(crate) fn next_listed(&self, link: Link, least: u32) -> Link {
         let mut below = Class::COUNT;
@@ -206,7 +206,7 @@ impl Chunks<'_> {
             return None;
         }
         if need.align > 1 || self.streams.with_point() > 0 && !self.uses_all_points(request) {
-            // Copied, so that the request need not be in memory for this path.
+            // Copied, so that the request need not be in memory for the other path.
             let request = *request;
             return self
                 .search_upward(need, &request, SCAN, u32::MAX)
@@ -229,7 +229,7 @@ impl Chunks<'_> {
         })
     }
 
-    /// Returns whether the request may use every chunk with a point immediately.
+    /// Returns whether the request may immediately use every chunk with a point.
     fn uses_all_points(&self, request: &Request) -> bool {
         request.freed_by.is_none()
             && self.streams.points_of(request.stream) == self.streams.with_point()
@@ -249,7 +249,7 @@ impl Chunks<'_> {
             .or_else(|| self.judge(self.wilderness, need, request))
     }
 
-    /// Searches one class by FIT1, for the case that every chunk may be used immediately and none needs padding.
+    /// Searches one class by FIT1, in the case that every chunk may be used immediately and none needs padding.
     #[inline]
     fn best_of_size(&self, class: Class, size: u32) -> Link {
         let mut link = self.bins.head(class);
@@ -286,8 +286,8 @@ impl Chunks<'_> {
         self.regions.get(chunk.region()).base < self.regions.get(other.region()).base
     }
 
-    /// Searches by FIT1 in full, for the case that not every large enough chunk serves: `scan` chunks of each class,
-    /// and `most` in total.
+    /// Searches by FIT1 in the general case, in which a large enough chunk may not serve. Examines at most `scan`
+    /// chunks of each class, and `most` in total.
     fn search_upward(
         &self,
         need: Need,
@@ -338,7 +338,7 @@ impl Chunks<'_> {
         best.map(|(found, _)| found)
     }
 
-    /// Returns how one free chunk serves, if it does.
+    /// Returns the padding and the wait with which a free chunk serves the request, if it does.
     pub(crate) fn judge(&self, link: Link, need: Need, request: &Request) -> Option<Candidate> {
         let chunk = self.table.at(link);
         if !chunk.is_free() {
@@ -360,8 +360,8 @@ impl Chunks<'_> {
         })
     }
 
-    /// Searches by FIT4, among at most `looks` chunks of each region, and only `usable` ones. Joins the chunks that it
-    /// finds.
+    /// Searches by FIT4, among at most `looks` chunks of each region, and only among `usable` ones. Joins the chunks
+    /// found.
     pub(crate) fn join_for(
         &mut self,
         need: Need,
@@ -386,9 +386,9 @@ impl Chunks<'_> {
         None
     }
 
-    /// Returns the first run of adjacent free chunks that may be joined and serve the request together: its lowest
-    /// chunk, and the number of chunks behind that one. Both ends of the examined run only move upwards: a run with a
-    /// later first chunk cannot end lower, since the aligned start of its block is no lower.
+    /// Returns the first run of adjacent free chunks that may be joined and together serve the request: its lowest
+    /// chunk, and the number of chunks after that one. Both ends of the examined run only move upwards. A run with a
+    /// later first chunk cannot end lower, because the aligned start of its block is not lower.
     fn chunks_to_join(
         &self,
         from: Link,
@@ -416,7 +416,7 @@ impl Chunks<'_> {
                 && run.pending > 0
                 && run.stream != point.stream
             {
-                // Another stream uses the chunk in front.
+                // Another stream uses the first chunk of the run.
                 let first = self.table.at(run.first);
                 run.chunks -= 1;
                 run.size -= u64::from(first.size);
@@ -435,12 +435,12 @@ impl Chunks<'_> {
         None
     }
 
-    /// Returns whether held memory would serve the request, with chunks that some stream uses now, if no stream used
-    /// them any more. O(chunks).
+    /// Returns whether adjacent free chunks, at least one of which a stream still uses, would serve the request if no
+    /// stream used them. O(chunks).
     pub(super) fn would_serve_settled(&self, need: Need) -> bool {
         self.regions.ids().any(|id| {
             let mut link = self.regions.get(id).first;
-            // The adjacent free chunks up to here: the first one, their total size, and whether any is pending.
+            // The run of free chunks up to here: the first chunk, the total size, and whether any chunk is pending.
             let (mut first, mut size, mut pending) = (Link::NIL, 0, false);
             while link.is_some() {
                 let chunk = self.table.at(link);
@@ -461,13 +461,13 @@ impl Chunks<'_> {
         })
     }
 
-    /// Returns the granules from the chunk's start to the next multiple of the alignment.
+    /// Returns the number of granules from the chunk's start to the next multiple of the alignment.
     pub(crate) fn padding(&self, link: Link, need: Need) -> u32 {
         if need.align <= 1 {
             return 0;
         }
         let granule_number = self.addr_of(link) >> self.granule.align().log2();
-        // The low 32 bits decide: the alignment is a power of two of at most 2^31 granules.
+        // The low 32 bits suffice, because the alignment is a power of two of at most 2^31 granules.
         (granule_number as u32).wrapping_neg() & (need.align - 1)
     }
 }
@@ -488,7 +488,7 @@ mod tests {
         Request::new(granules as u64 * GRANULE).on(StreamId::new(stream))
     }
 
-    /// Creates free chunks of one granule; every second one is used by stream 0 or 2, in turn.
+    /// Creates free chunks of one granule. Every second chunk is used by stream 0 or 2, in turn.
     fn alternating(table: &mut [Chunk]) -> RegionPool<'_> {
         let mut pool = RegionPool::new(RegionConfig::fixed(), table).unwrap();
         let bytes = (CHUNKS as u64 + 1) * GRANULE;

@@ -1,11 +1,11 @@
-//! The last completed event of each stream, the number of free chunks with its points, and the reading of a stored
-//! point.
+//! The last completed event of each stream, the number of free chunks with points of each stream, and the meaning of a
+//! stored point.
 //!
-//! A free chunk stores the low 32 bits of its event. Invariant EVENT1: a stored event lies within 2^31 of the last one
-//! that its stream completed, on either side, so the difference of the low halves, read as a signed number, is exact.
-//! It holds for events ahead because a free too far ahead is refused. It holds for events behind because completed
-//! points are cleared as soon as all streams together have advanced by 2^30 since the last sweep
-//! ([`must_sweep`](Streams::must_sweep)), and one stream advances by at most 2^30 in one call.
+//! A free chunk stores the low 32 bits of its event. Invariant EVENT1: a stored event lies within 2^31 of the last
+//! completed event of its stream, before or after it. So the difference of the low halves, as a signed number, is
+//! exact. EVENT1 holds for later events because a free with an event too far ahead is refused. It holds for earlier
+//! events because one call advances a stream by at most 2^30, and because completed points are cleared as soon as all
+//! streams together have advanced by 2^30 since the last sweep ([`must_sweep`](Streams::must_sweep)).
 
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 
@@ -15,7 +15,7 @@ pub(super) struct Streams {
     points: [u32; StreamId::COUNT],
     /// Number of free chunks that carry a point of any stream.
     with_point: u32,
-    /// One plus the number of the stream that was named last, 0 before the first; and whether more than one stream was
+    /// One plus the number of the stream that was named last, or 0 if none was; and whether more than one stream was
     /// ever named.
     named: u16,
     many: bool,
@@ -47,14 +47,14 @@ impl Streams {
         self.completed[usize::from(stream.number())]
     }
 
-    /// Returns the distance from the stream's last completed event to the event of a stored point; 0 or less means
-    /// that it is completed.
+    /// Returns the distance from the stream's last completed event to the event of a stored point. If it is 0 or less,
+    /// the event is completed.
     pub(super) fn ahead(&self, stream: StreamId, event_low: u32) -> i64 {
         let completed = self.completed(stream) as u32;
         i64::from(event_low.wrapping_sub(completed).cast_signed())
     }
 
-    /// Returns the stored point, if its event is not completed yet.
+    /// Returns the stored point, if its event is not yet completed.
     pub(super) fn pending(&self, stored: Option<(StreamId, u32)>) -> Option<StreamPoint> {
         #[cfg(test)]
         self.looks.update(|looks| looks + 1);
@@ -66,7 +66,7 @@ impl Streams {
         })
     }
 
-    /// Counts a free chunk's change from point `before` to `after`.
+    /// Updates the counts when the point of a free chunk changes from `before` to `after`.
     pub(super) fn count(
         &mut self,
         before: Option<(StreamId, u32)>,
@@ -120,8 +120,8 @@ impl Streams {
         self.many
     }
 
-    /// Returns whether the streams have advanced so far since the last sweep that points of completed events must be
-    /// cleared for EVENT1 to hold.
+    /// Returns whether the streams have advanced so far since the last sweep that the points of completed events must
+    /// be cleared to maintain EVENT1.
     pub(super) const fn must_sweep(&self) -> bool {
         self.advanced >= EventNumber::WINDOW
     }
@@ -138,7 +138,7 @@ impl Streams {
         self.advanced > 0
     }
 
-    /// Returns the next of `records` records to examine.
+    /// Returns the next record to examine, of `records` records.
     pub(super) const fn next_to_sweep(&mut self, records: u32) -> u32 {
         self.swept = if self.swept < records {
             self.swept + 1
@@ -148,7 +148,7 @@ impl Streams {
         self.swept
     }
 
-    /// Notes that every point of a completed event is cleared.
+    /// Notes that the points of all completed events are cleared.
     pub(super) const fn set_swept(&mut self) {
         self.advanced = 0;
     }
