@@ -139,7 +139,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// Frees a block of a plan or of the backend. O(log bins), or a call of the backend.
     ///
     /// # Errors
-    /// [`FreeError`] if no block in use begins at `addr`, or if the backend refuses it. Nothing has changed then.
+    /// [`FreeError`] if no block in use begins at `addr`, or if the backend refuses it. Nothing has changed then, unless
+    /// other threads have filled the table meanwhile: a block that was refused is then left to the backend.
     pub fn free(&self, addr: Addr) -> Result<(), FreeError> {
         let give_back = |state: &mut PoolState| (state.give_back(addr), state.has_drained());
         let (freed, drained) = self.state.with(give_back);

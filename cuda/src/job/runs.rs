@@ -309,6 +309,7 @@ impl JobShared {
         let ended = locked(&run.under_way).take();
         let counts = ended.is_some();
         drop(ended);
+        self.sleep.note_ended();
         let again = self.sleep.begin(self);
         *locked(&run.under_way) = counts.then_some(again);
     }

@@ -8,6 +8,8 @@
 //! JOBSLEEP3. Before the job takes memory, it sets the status to `waking`; then it reads the control file
 //! once more. A coordinator that revokes its permission writes first and then reads, so one of the two sees
 //! what the other wrote (COORD5).
+//! JOBSLEEP4. A job that woke ends a run before it sleeps again. So every turn gets at least one run done, even if
+//! it is shorter than a wake.
 
 use core::fmt;
 use std::sync::{Arc, Mutex};
@@ -41,6 +43,8 @@ struct SleepOrders {
     phase: SleepState,
     /// Number of runs under way.
     runs: u64,
+    /// Whether no run has ended since the job woke (JOBSLEEP4).
+    has_just_woken: bool,
     copied_bytes: u64,
     wake_bytes: u64,
     problem: Option<String>,
@@ -64,7 +68,9 @@ impl SleepOrders {
         let sleeps = self.told && !self.cancelled && !self.refused;
         match self.phase {
             _ if self.moves => BetweenRuns::Wait(None),
-            SleepState::Awake if !sleeps || self.runs > 0 => BetweenRuns::Run,
+            SleepState::Awake if !sleeps || self.runs > 0 || self.has_just_woken => {
+                BetweenRuns::Run
+            }
             SleepState::Awake => BetweenRuns::Sleep,
             SleepState::Asleep if sleeps => BetweenRuns::Wait(None),
             // Some of the memory may already be back.
@@ -141,6 +147,11 @@ impl JobSleep {
 
     pub(super) fn is_awake(&self) -> bool {
         locked(&self.state).phase == SleepState::Awake
+    }
+
+    /// Notes that a run has ended.
+    pub(super) fn note_ended(&self) {
+        locked(&self.state).has_just_woken = false;
     }
 
     /// Waits until a run may begin. The waiting thread also puts the memory to sleep and wakes it.
@@ -240,6 +251,7 @@ impl JobSleep {
             Ok(()) => {
                 (state.copied_bytes, state.wake_bytes) = (0, 0);
                 state.phase = SleepState::Awake;
+                state.has_just_woken = true;
                 if !state.refused {
                     state.problem = None;
                 }

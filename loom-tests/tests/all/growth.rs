@@ -1,5 +1,5 @@
 //! Models the growth of `RegionPool`, during which its lock is not held: requested bytes count against the limit
-//! (BFC7), even while the limit is lowered (L6 of CONFORMANCE 9.1), and no released range is granted.
+//! (BFC7), even while the limit is lowered, and no released range is granted.
 
 use larder_core::sync::Spin;
 use larder_core::{

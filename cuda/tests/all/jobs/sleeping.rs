@@ -126,19 +126,26 @@ fn a_job_that_is_told_to_sleep_does_so_at_the_end_of_its_run_and_wakes_before_th
         sleeper.sleeps_at(2, false);
         sleeper.sleep_until(2);
         assert!(seen.load(Ordering::Relaxed));
+        // Ordered to sleep again at once, the job first ends another run.
+        sleeper.sleeps(true);
+        sleeper.sleeps_at(3, false);
+        drop(sleeper.run(|| assert_eq!(sleeper.clock.now(), 2 * SECOND)));
+        assert_eq!(sleeper.clock.now(), 3 * SECOND);
+        sleeper.check();
+        drop(sleeper.run(|| ()));
         // Ordered to sleep between two runs, the job sleeps before the next run begins.
         sleeper.sleeps(true);
         sleeper.check();
-        sleeper.sleeps_at(3, false);
+        sleeper.sleeps_at(4, false);
         drop(sleeper.run(|| {
-            assert_eq!(sleeper.clock.now(), 3 * SECOND);
+            assert_eq!(sleeper.clock.now(), 4 * SECOND);
             sleeper.check();
         }));
         // In a program's own loop, it sleeps at the end of a run.
         sleeper.sleeps(true);
-        sleeper.sleeps_at(4, false);
+        sleeper.sleeps_at(5, false);
         drop(sleeper.job.end_run(0, SECOND).unwrap());
-        assert_eq!(sleeper.clock.now(), 4 * SECOND);
+        assert_eq!(sleeper.clock.now(), 5 * SECOND);
         sleeper.end();
     });
 }
