@@ -34,7 +34,7 @@ fn two_jobs_that_a_device_is_too_small_for_finish_by_turns_and_never_hold_more_t
     let device_bytes = 4 * TOTAL;
     let machine = Machine::new(device_bytes);
     let meter = Meter::new(&machine.ledger(), device_bytes);
-    let passes = ["--passes", "60", "--host", "none", "--priority", "1"];
+    let passes = ["--passes", "20", "--host", "none", "--priority", "1"];
     let file = machine.file("half.trace", &trace(12));
     let arguments = [&[file.as_str()][..], &passes].concat();
     let mut coordinator = coordinator(&machine, TOTAL, "--interval 0.01 --turns=0.02");
