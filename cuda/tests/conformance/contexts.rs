@@ -1,4 +1,4 @@
-//! Contexts: each thread has a stack of them, of which the top is current; primary contexts are counted.
+//! Contexts: each thread has a stack of contexts, whose top is the current one; primary contexts are reference-counted.
 
 use std::thread;
 
@@ -13,15 +13,15 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: a context is made on a device that is there (source: CUDA Driver API, Context Management,
+    /// Rule: a context can be created only on a device that exists (source: CUDA Driver API, Context Management,
     /// cuCtxCreate, list of errors: CUDA_ERROR_INVALID_DEVICE).
     fn a_context_is_made_on_a_device_that_is_there() {
         context::create(0, gpu::absent_device())
     } => INVALID_DEVICE;
 }
 
-/// Rule: a new thread has no context: cuCtxGetCurrent gives null and succeeds (source: CUDA Driver
-/// API, Context Management, cuCtxGetCurrent).
+/// Rule: a new thread has no context: cuCtxGetCurrent succeeds and returns null (source: CUDA Driver API, Context
+/// Management, cuCtxGetCurrent).
 #[test]
 fn a_new_thread_has_no_context() {
     let _gpu = portable();
@@ -29,8 +29,8 @@ fn a_new_thread_has_no_context() {
     assert_eq!(current, Ok(ContextHandle::NULL));
 }
 
-/// Rule: calls that need a context answer CUDA_ERROR_INVALID_CONTEXT where none is current (source:
-/// CUDA Driver API, Data types, CUresult, CUDA_ERROR_INVALID_CONTEXT).
+/// Rule: calls that need a context return CUDA_ERROR_INVALID_CONTEXT if none is current (source: CUDA Driver API, Data
+/// types, CUresult, CUDA_ERROR_INVALID_CONTEXT).
 #[test]
 fn calls_without_a_context_are_refused() {
     let _gpu = portable();
@@ -45,8 +45,8 @@ fn calls_without_a_context_are_refused() {
     thread::spawn(check).join().expect("a thread");
 }
 
-/// Rule: cuCtxPopCurrent without a context is CUDA_ERROR_INVALID_CONTEXT (source: CUDA Driver API,
-/// Context Management, list of errors).
+/// Rule: cuCtxPopCurrent without a context returns CUDA_ERROR_INVALID_CONTEXT (source: CUDA Driver API, Context
+/// Management, list of errors).
 #[test]
 fn nothing_can_be_popped_from_an_empty_stack() {
     let _gpu = portable();
@@ -54,8 +54,8 @@ fn nothing_can_be_popped_from_an_empty_stack() {
     assert_eq!(popped, Err(Code::INVALID_CONTEXT));
 }
 
-/// Rule: a context may be current in several threads at once (source: CUDA Driver API, Context
-/// Management, cuCtxSetCurrent).
+/// Rule: a context may be current in several threads at once (source: CUDA Driver API, Context Management,
+/// cuCtxSetCurrent).
 #[test]
 fn threads_share_a_context() {
     let gpu = portable();
@@ -70,8 +70,8 @@ fn threads_share_a_context() {
     assert_eq!(read.join().expect("a thread"), [7; 64]);
 }
 
-/// Rule: each retain gives the same primary context, and it stays active until as many releases
-/// (source: CUDA Driver API, Primary Context Management).
+/// Rule: each retain returns the same primary context, which stays active until it has been released as often as
+/// retained (source: CUDA Driver API, Primary Context Management).
 #[test]
 fn a_primary_context_is_counted() {
     let gpu = portable();
@@ -81,8 +81,8 @@ fn a_primary_context_is_counted() {
     assert_eq!(context::synchronize(), Ok(()));
 }
 
-/// Rule: a primary context is inactive until the first retain and after the last release (source:
-/// CUDA Driver API, Primary Context Management, cuDevicePrimaryCtxGetState, …Release).
+/// Rule: a primary context is inactive until the first retain and after the last release (source: CUDA Driver API,
+/// Primary Context Management, cuDevicePrimaryCtxGetState, …Release).
 #[test]
 fn a_primary_context_lives_from_first_retain_to_last_release() {
     child::bare(|| {
@@ -96,9 +96,9 @@ fn a_primary_context_lives_from_first_retain_to_last_release() {
     });
 }
 
-/// Rule: cuDevicePrimaryCtxRetain does not push the context on the stack (source: CUDA Driver API,
-/// Primary Context Management, cuDevicePrimaryCtxRetain: "unlike cuCtxCreate() the newly retained
-/// context is not pushed onto the stack").
+/// Rule: cuDevicePrimaryCtxRetain does not push the context onto the stack (source: CUDA Driver API, Primary Context
+/// Management, cuDevicePrimaryCtxRetain: "unlike cuCtxCreate() the newly retained context is not pushed onto the
+/// stack").
 #[test]
 fn retaining_makes_nothing_current() {
     let _gpu = portable();
@@ -112,8 +112,8 @@ fn retaining_makes_nothing_current() {
     assert_eq!(current, Ok(ContextHandle::NULL));
 }
 
-/// Rule: releasing a primary context that was not retained is CUDA_ERROR_INVALID_CONTEXT (source:
-/// CUDA Driver API, Primary Context Management, cuDevicePrimaryCtxRelease).
+/// Rule: releasing a primary context that was not retained returns CUDA_ERROR_INVALID_CONTEXT (source: CUDA Driver API,
+/// Primary Context Management, cuDevicePrimaryCtxRelease).
 #[test]
 fn a_release_without_a_retain_is_refused() {
     child::bare(|| {
@@ -123,7 +123,7 @@ fn a_release_without_a_retain_is_refused() {
     });
 }
 
-/// Rule: push makes a context current above the one before, pop gives it back and brings that one
+/// Rule: a push makes a context current above the previous one; a pop returns it and makes the previous one current
 /// again (source: CUDA Driver API, Context Management, cuCtxPushCurrent, cuCtxPopCurrent).
 #[test]
 fn contexts_are_a_stack() {
@@ -144,8 +144,7 @@ fn contexts_are_a_stack() {
     assert_eq!(context::destroy(second), Ok(()));
 }
 
-/// Rule: cuCtxSetCurrent replaces the top of the stack (source: CUDA Driver API, Context
-/// Management, cuCtxSetCurrent).
+/// Rule: cuCtxSetCurrent replaces the top of the stack (source: CUDA Driver API, Context Management, cuCtxSetCurrent).
 #[test]
 fn setting_replaces_the_top() {
     let gpu = portable();
@@ -157,8 +156,8 @@ fn setting_replaces_the_top() {
     assert_eq!(context::destroy(second), Ok(()));
 }
 
-/// Rule: cuCtxSetCurrent of null pops the top, and does nothing to an empty stack (source: CUDA
-/// Driver API, Context Management, cuCtxSetCurrent).
+/// Rule: cuCtxSetCurrent with null pops the top, and does nothing if the stack is empty (source: CUDA Driver API,
+/// Context Management, cuCtxSetCurrent).
 #[test]
 fn setting_null_pops() {
     let gpu = portable();
@@ -175,8 +174,7 @@ fn setting_null_pops() {
     thread::spawn(check).join().expect("a thread");
 }
 
-/// Rule: destroying the context that is current pops it (source: CUDA Driver API, Context
-/// Management, cuCtxDestroy).
+/// Rule: destroying the current context pops it (source: CUDA Driver API, Context Management, cuCtxDestroy).
 #[test]
 fn destroying_the_current_context_pops_it() {
     let gpu = portable();
@@ -186,7 +184,7 @@ fn destroying_the_current_context_pops_it() {
     assert_eq!(context::current(), Ok(gpu.context()));
 }
 
-/// Rule: a context destroyed in one thread stays current in another, where its use answers
+/// Rule: a context that one thread destroys stays current in another thread, where calls return
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED (source: CUDA Driver API, Context Management, cuCtxDestroy).
 #[test]
 fn a_context_destroyed_elsewhere_is_known_as_destroyed() {
@@ -211,7 +209,7 @@ fn a_context_destroyed_elsewhere_is_known_as_destroyed() {
     });
 }
 
-/// Rule: memory of a context goes with it (source: CUDA Driver API, Context Management,
+/// Rule: a context's memory is freed when the context is destroyed (source: CUDA Driver API, Context Management,
 /// cuCtxDestroy: "Destroys and cleans up all resources associated with the context").
 #[test]
 fn memory_goes_with_its_context() {
@@ -227,8 +225,8 @@ fn memory_goes_with_its_context() {
     assert!(memory::free(at).is_err());
 }
 
-/// Rule: cuCtxSynchronize returns when all work queued before has ended (source: CUDA Driver API,
-/// Context Management, cuCtxSynchronize).
+/// Rule: cuCtxSynchronize returns when all work queued before it has ended (source: CUDA Driver API, Context
+/// Management, cuCtxSynchronize).
 #[test]
 fn a_context_waits_for_all_its_streams() {
     let gpu = portable();
@@ -246,8 +244,8 @@ fn a_context_waits_for_all_its_streams() {
     assert_eq!(memory.read(), [9; 512]);
 }
 
-/// Rule: a reset of the primary context frees what it has; it can be used anew (source: CUDA Driver
-/// API, Primary Context Management, cuDevicePrimaryCtxReset).
+/// Rule: a reset of the primary context frees everything in it; the context can be used again (source: CUDA Driver API,
+/// Primary Context Management, cuDevicePrimaryCtxReset).
 #[test]
 fn a_reset_primary_context_is_used_anew() {
     child::bare(|| {
@@ -268,9 +266,9 @@ fn a_reset_primary_context_is_used_anew() {
     });
 }
 
-/// Rule: only one way of waiting is asked for (source: CUDA Driver API, Context Management,
-/// cuCtxCreate: "Only one of the scheduling flags can be set"; of its errors
-/// CUDA_ERROR_INVALID_VALUE fits).
+/// Rule: the flags of a context may select only one way of waiting (source: CUDA Driver API, Context Management,
+/// cuCtxCreate: "Only one of the scheduling flags can be set"; of the listed errors, CUDA_ERROR_INVALID_VALUE fits
+/// best).
 #[test]
 fn a_context_waits_in_one_way() {
     let gpu = portable();
@@ -285,8 +283,8 @@ fn a_context_waits_in_one_way() {
     }
 }
 
-/// Rule: cuCtxGetDevice gives the device of the current context, and cuStreamGetCtx a stream's context (source:
-/// CUDA Driver API, Context Management, cuCtxGetDevice; Stream Management, cuStreamGetCtx).
+/// Rule: cuCtxGetDevice returns the device of the current context, and cuStreamGetCtx returns a stream's context
+/// (source: CUDA Driver API, Context Management, cuCtxGetDevice; Stream Management, cuStreamGetCtx).
 #[test]
 fn a_context_knows_its_device_and_a_stream_its_context() {
     let _gpu = portable();
@@ -295,9 +293,9 @@ fn a_context_knows_its_device_and_a_stream_its_context() {
     assert_eq!(stream::context(stream.0), context::current());
 }
 
-/// Rule: cuStreamGetCtx gives the context that was current when the stream was made; of the null, legacy and
-/// per-thread streams the calling thread's current one, and CUDA_ERROR_INVALID_CONTEXT without one (source: CUDA
-/// Driver API, Stream Management, cuStreamGetCtx).
+/// Rule: cuStreamGetCtx returns the context in which a stream was created. For the null, legacy and per-thread streams
+/// it returns the current context, or CUDA_ERROR_INVALID_CONTEXT if there is none (source: CUDA Driver API, Stream
+/// Management, cuStreamGetCtx).
 #[test]
 fn a_stream_knows_the_context_it_was_made_in() {
     let gpu = portable();

@@ -11,11 +11,11 @@ use crate::{
 };
 
 const BYTES: usize = 4096;
-/// An address below all that a process maps.
+/// An address below everything that a process maps.
 const UNKNOWN: DevicePtr = 0x1000;
 
 refusals! {
-    /// Rule: an address that the driver does not know is no device memory: CUDA_ERROR_INVALID_VALUE
+    /// Rule: an address that the driver does not know is not device memory: the call returns CUDA_ERROR_INVALID_VALUE
     /// (source: CUDA Driver API, Memory Management, cuMemcpyHtoD, list of errors).
     fn a_copy_to_an_unknown_address_is_refused() {
         copy::to_device(UNKNOWN, &[1; 64]),
@@ -23,8 +23,8 @@ refusals! {
         copy::fill8(UNKNOWN, 1, 64)
     } => INVALID_VALUE;
 
-    /// Rule: a copy must lie within its allocation, else CUDA_ERROR_INVALID_VALUE (source: CUDA Driver
-    /// API, Memory Management, cuMemcpyHtoD, list of errors).
+    /// Rule: a copy must lie within its allocation; otherwise the call returns CUDA_ERROR_INVALID_VALUE (source: CUDA
+    /// Driver API, Memory Management, cuMemcpyHtoD, list of errors).
     ///
     /// Uncertain: the documentation does not promise that a driver knows the exact end, so this copy goes far past it.
     fn a_copy_past_the_end_is_refused(device = Device::new(4 << 20)) {
@@ -32,9 +32,9 @@ refusals! {
         copy::fill8(device.at, 1, 64 << 20)
     } => INVALID_VALUE;
 
-    /// Rule: the address of a 16-bit fill is 2-byte aligned, of a 32-bit fill 4-byte (source: CUDA
-    /// Driver API, Memory Management, cuMemsetD16, cuMemsetD32; of their errors
-    /// CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: the address of a 16-bit fill must be aligned to 2 bytes, and that of a 32-bit fill to 4 bytes (source:
+    /// CUDA Driver API, Memory Management, cuMemsetD16, cuMemsetD32; of the listed errors, CUDA_ERROR_INVALID_VALUE
+    /// fits best).
     fn fills_want_aligned_addresses(stream = Stream::blocking(), device = Device::filled(64, 0)) {
         copy::fill16_async(device.plus(1), 1, 1, stream.0),
         copy::fill32_async(device.plus(2), 1, 1, stream.0),
@@ -42,8 +42,7 @@ refusals! {
     } => INVALID_VALUE, leaving device.read(), [0; 64];
 }
 
-/// Rule: cuMemcpyHtoD and cuMemcpyDtoH copy bytes there and back (source: CUDA Driver API, Memory
-/// Management).
+/// Rule: cuMemcpyHtoD and cuMemcpyDtoH copy bytes to a device and back (source: CUDA Driver API, Memory Management).
 #[test]
 fn bytes_come_back_as_they_went() {
     let _gpu = portable();
@@ -53,8 +52,8 @@ fn bytes_come_back_as_they_went() {
     assert!(memory.read() == sent);
 }
 
-/// Rule: parts are copied to and from addresses inside an allocation (source: CUDA Driver API,
-/// Memory Management, cuMemcpyDtoD; device pointers may be offset).
+/// Rule: copies can read and write a part of an allocation, at an address inside it (source: CUDA Driver API, Memory
+/// Management, cuMemcpyDtoD: device pointers may be offset).
 #[test]
 fn parts_are_copied() {
     let _gpu = portable();
@@ -66,7 +65,7 @@ fn parts_are_copied() {
     assert_eq!(read[107..], [0; BYTES - 107]);
 }
 
-/// Rule: cuMemcpyAsync infers from the addresses what each side is (source: CUDA Driver API, Memory
+/// Rule: cuMemcpyAsync infers the kind of each side's memory from the addresses (source: CUDA Driver API, Memory
 /// Management, cuMemcpyAsync).
 #[test]
 fn a_copy_finds_out_where_its_sides_are() {
@@ -91,8 +90,8 @@ fn a_copy_finds_out_where_its_sides_are() {
     assert_eq!(pageable.read(), [5; BYTES]);
 }
 
-/// Rule: such copies keep the order of their stream (source: CUDA Driver API, Memory Management,
-/// cuMemcpyAsync).
+/// Rule: copies whose kinds of memory are inferred keep the order of their stream (source: CUDA Driver API, Memory
+/// Management, cuMemcpyAsync).
 #[test]
 fn a_copy_in_a_stream_finds_out_where_its_sides_are() {
     let gpu = portable();
@@ -105,8 +104,8 @@ fn a_copy_in_a_stream_finds_out_where_its_sides_are() {
     assert_eq!(to.read(), [1; BYTES]);
 }
 
-/// Rule: cuMemcpyPeerAsync copies between two contexts' memory, which may be one context (source:
-/// CUDA Driver API, Memory Management, cuMemcpyPeerAsync).
+/// Rule: cuMemcpyPeerAsync copies between the memory of two contexts, which may be the same context (source: CUDA
+/// Driver API, Memory Management, cuMemcpyPeerAsync).
 #[test]
 fn a_peer_copy_works_within_a_context() {
     let gpu = portable();
@@ -118,9 +117,9 @@ fn a_peer_copy_works_within_a_context() {
     assert_eq!(to.read(), [3; BYTES]);
 }
 
-/// Rule: a copy from pageable memory in a stream has staged its source when it returns, also of more
-/// than a staging buffer holds; the source may change at once (source: CUDA Driver API, API
-/// synchronization behavior, Memcpy; cuMemcpyAsync from pageable host memory).
+/// Rule: a copy from pageable memory in a stream has staged its source when it returns, even if the source is larger
+/// than a staging buffer; the source may change at once (source: CUDA Driver API, API synchronization behavior, Memcpy;
+/// cuMemcpyAsync from pageable host memory).
 #[test]
 fn pageable_memory_may_change_once_its_copy_was_queued() {
     let gpu = portable();
@@ -135,9 +134,9 @@ fn pageable_memory_may_change_once_its_copy_was_queued() {
     }
 }
 
-/// Rule: a copy to pageable memory in a stream returns when it has ended (source: CUDA Driver API,
-/// API synchronization behavior, Memcpy, asynchronous: "from device memory to pageable host memory,
-/// the function will return only once the copy has completed").
+/// Rule: a copy to pageable memory in a stream returns when the copy has ended (source: CUDA Driver API, API
+/// synchronization behavior, Memcpy, asynchronous: "from device memory to pageable host memory, the function will
+/// return only once the copy has completed").
 #[test]
 fn a_copy_to_pageable_memory_is_done_on_return() {
     let gpu = portable();
@@ -149,9 +148,9 @@ fn a_copy_to_pageable_memory_is_done_on_return() {
     assert_eq!(to.read(), [1; BYTES]);
 }
 
-/// Rule: a copy from pinned or registered memory in a stream reads when it runs, not when it is queued
-/// (source: CUDA Driver API, API synchronization behavior, Memcpy, asynchronous: "fully asynchronous";
-/// Memory Management, cuMemHostRegister: "automatically accelerate calls", as memory of cuMemHostAlloc).
+/// Rule: a copy from pinned or registered memory in a stream reads its source when it runs, not when it is queued
+/// (source: CUDA Driver API, API synchronization behavior, Memcpy, asynchronous: "fully asynchronous"; Memory
+/// Management, cuMemHostRegister: "automatically accelerate calls", as for memory of cuMemHostAlloc).
 #[test]
 fn pinned_memory_is_read_when_the_copy_runs() {
     let gpu = portable();
@@ -169,8 +168,8 @@ fn pinned_memory_is_read_when_the_copy_runs() {
     memory::unregister(registered.address).expect("a registration");
 }
 
-/// Rule: a copy to pinned memory in a stream returns before it has run (source: CUDA Driver API,
-/// API synchronization behavior, Memcpy, asynchronous).
+/// Rule: a copy to pinned memory in a stream returns before the copy has run (source: CUDA Driver API, API
+/// synchronization behavior, Memcpy, asynchronous).
 #[test]
 fn a_copy_to_pinned_memory_returns_before_it_ran() {
     let gpu = portable();
@@ -185,8 +184,8 @@ fn a_copy_to_pinned_memory_returns_before_it_ran() {
     assert_eq!(to.read(), [1; BYTES]);
 }
 
-/// Rule: a synchronous copy from pageable memory may be followed by a change of its source (source:
-/// CUDA Driver API, API synchronization behavior, Memcpy, synchronous).
+/// Rule: the source of a synchronous copy from pageable memory may change after the call (source: CUDA Driver API, API
+/// synchronization behavior, Memcpy, synchronous).
 #[test]
 fn a_synchronous_copy_has_read_its_source() {
     let gpu = portable();
@@ -199,8 +198,8 @@ fn a_synchronous_copy_has_read_its_source() {
     assert_eq!(device.read(), [1; BYTES]);
 }
 
-/// Rule: a synchronous copy waits for earlier work of blocking streams, as it is work of the legacy
-/// default stream (source: CUDA Driver API, Stream synchronization behavior).
+/// Rule: a synchronous copy waits for earlier work of blocking streams, because it is work of the legacy default stream
+/// (source: CUDA Driver API, Stream synchronization behavior).
 #[test]
 fn a_synchronous_copy_sees_work_of_blocking_streams() {
     let gpu = portable();
@@ -210,9 +209,9 @@ fn a_synchronous_copy_sees_work_of_blocking_streams() {
     assert_eq!(device.read(), [1; BYTES]);
 }
 
-/// Rule: a "synchronous" copy between device memories or fill of device memory does not wait on the
-/// host (source: CUDA Driver API, API synchronization behavior, Memcpy, synchronous: "from device memory
-/// to device memory, no host-side synchronization is performed"; Memset).
+/// Rule: a "synchronous" copy between device memories or fill of device memory does not wait on the host (source: CUDA
+/// Driver API, API synchronization behavior, Memcpy, synchronous: "from device memory to device memory, no host-side
+/// synchronization is performed"; Memset).
 #[test]
 fn work_on_device_memory_alone_does_not_wait() {
     let _gpu = portable();
@@ -231,8 +230,8 @@ fn work_on_device_memory_alone_does_not_wait() {
     }
 }
 
-/// Rule: a copy of no bytes succeeds and changes nothing (source: CUDA Driver API, Memory
-/// Management: no error is documented for a count of 0).
+/// Rule: a copy of no bytes succeeds and changes nothing (source: CUDA Driver API, Memory Management: no error is
+/// documented for a count of 0).
 #[test]
 fn a_copy_of_nothing_succeeds() {
     let _gpu = portable();
@@ -247,8 +246,8 @@ fn a_copy_of_nothing_succeeds() {
     assert_eq!(device.read(), [1; 256]);
 }
 
-/// Rule: fills write `count` elements of 8, 16 or 32 bits, in a stream too (source: CUDA Driver API,
-/// Memory Management, cuMemsetD8, cuMemsetD16, cuMemsetD32, cuMemsetD8Async and its like).
+/// Rule: fills write `count` elements of 8, 16 or 32 bits, in a stream too (source: CUDA Driver API, Memory Management,
+/// cuMemsetD8, cuMemsetD16, cuMemsetD32, cuMemsetD8Async and similar functions).
 #[test]
 fn fills_count_elements() {
     let gpu = portable();

@@ -54,8 +54,8 @@ const WAITS: [(Kind, Kind, bool); 8] = [
     (NonBlocking, NonBlocking, false),
 ];
 
-/// Rule: streams without an event between them do not wait for each other, but the legacy default
-/// stream for blocking ones and the per-thread one, and these for it (source: at each row).
+/// Rule: streams without an event between them do not wait for each other, except that the legacy default stream waits
+/// for blocking streams and for the per-thread default stream, and they wait for it (source: at each row of the table).
 #[test]
 fn streams_wait_for_the_legacy_stream_and_it_for_them() {
     let _gpu = portable();
@@ -82,8 +82,8 @@ fn streams_wait_for_the_legacy_stream_and_it_for_them() {
     }
 }
 
-/// Rule: a blocking stream waits for the legacy stream's work of before also where that had to wait
-/// for a third stream (source: CUDA Driver API, Stream synchronization behavior).
+/// Rule: a blocking stream waits for the legacy stream's earlier work even if that work had to wait for a third stream
+/// (source: CUDA Driver API, Stream synchronization behavior).
 #[test]
 fn the_legacy_stream_orders_two_blocking_streams() {
     let _gpu = portable();
@@ -101,8 +101,8 @@ fn the_legacy_stream_orders_two_blocking_streams() {
     );
 }
 
-/// Rule: null and CU_STREAM_LEGACY are the same stream (source: CUDA Driver API, Data types,
-/// CU_STREAM_LEGACY; without per-thread compilation null is the legacy default stream).
+/// Rule: null and CU_STREAM_LEGACY are the same stream (source: CUDA Driver API, Data types, CU_STREAM_LEGACY; without
+/// per-thread compilation null is the legacy default stream).
 #[test]
 fn null_and_legacy_are_one_stream() {
     let _gpu = portable();
@@ -116,8 +116,8 @@ fn null_and_legacy_are_one_stream() {
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
-/// Rule: each thread has a per-thread default stream of its own, and these do not wait for each
-/// other (source: CUDA Driver API, Stream synchronization behavior, Per-thread default stream).
+/// Rule: each thread has a per-thread default stream of its own, and these do not wait for each other (source: CUDA
+/// Driver API, Stream synchronization behavior, Per-thread default stream).
 #[test]
 fn each_thread_has_a_default_stream_of_its_own() {
     let gpu = portable();
@@ -138,8 +138,8 @@ fn each_thread_has_a_default_stream_of_its_own() {
     hold.end(StreamHandle::PER_THREAD);
 }
 
-/// Rule: an event recorded in the legacy default stream is behind the blocking streams' work
-/// (source: CUDA Driver API, Stream synchronization behavior, Legacy default stream).
+/// Rule: an event recorded in the legacy default stream completes after the blocking streams' earlier work (source:
+/// CUDA Driver API, Stream synchronization behavior, Legacy default stream).
 #[test]
 fn an_event_in_the_legacy_stream_is_behind_blocking_streams() {
     let _gpu = portable();

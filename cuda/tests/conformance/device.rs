@@ -9,20 +9,20 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: cuDeviceGetCount and cuDeviceGet answer CUDA_ERROR_INVALID_VALUE if there is no place for
-    /// the answer (source: CUDA Driver API, Device Management, list of errors).
+    /// Rule: cuDeviceGetCount and cuDeviceGet return CUDA_ERROR_INVALID_VALUE if the pointer for the result is null
+    /// (source: CUDA Driver API, Device Management, list of errors).
     fn devices_need_a_place_for_the_answer() {
         basic::device_count_to_null(), basic::device_to_null()
     } => INVALID_VALUE;
 
-    /// Rule: an ordinal lies in [0, cuDeviceGetCount - 1]; another is CUDA_ERROR_INVALID_DEVICE
-    /// (source: CUDA Driver API, Device Management, cuDeviceGet).
+    /// Rule: an ordinal lies in [0, cuDeviceGetCount - 1]; for any other ordinal the call returns
+    /// CUDA_ERROR_INVALID_DEVICE (source: CUDA Driver API, Device Management, cuDeviceGet).
     fn an_ordinal_out_of_range_is_no_device(count = basic::device_count().expect("a count")) {
         basic::device(-1), basic::device(count), basic::device(i32::MAX)
     } => INVALID_DEVICE;
 
-    /// Rule: questions about a device that is not there answer CUDA_ERROR_INVALID_DEVICE (source: CUDA
-    /// Driver API, Device Management, lists of errors).
+    /// Rule: queries about a device that does not exist return CUDA_ERROR_INVALID_DEVICE (source: CUDA Driver API,
+    /// Device Management, lists of errors).
     fn questions_about_no_device_are_refused(absent = gpu::absent_device()) {
         basic::device_bytes(absent),
         basic::device_name(absent, 64),
@@ -31,15 +31,15 @@ refusals! {
         context::retain_primary(absent)
     } => INVALID_DEVICE;
 
-    /// Rule: an attribute that does not exist is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
+    /// Rule: a query of an attribute that does not exist returns CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
     /// Device Management, cuDeviceGetAttribute, list of errors).
     fn an_attribute_that_does_not_exist_is_refused() {
         basic::device_attribute(1_000_000, 0)
     } => INVALID_VALUE;
 }
 
-/// Rule: cuDeviceGetCount counts the devices; with CUDA_SUCCESS of cuInit there is at least one
-/// here, as a context could be made (source: CUDA Driver API, Device Management).
+/// Rule: cuDeviceGetCount returns the number of devices, which is at least one here, since cuInit succeeded and a
+/// context could be created (source: CUDA Driver API, Device Management).
 #[test]
 fn there_is_a_device() {
     let _gpu = portable();
@@ -47,8 +47,7 @@ fn there_is_a_device() {
     assert!(count >= 1 && basic::device(count - 1).is_ok());
 }
 
-/// Rule: the name is an ASCII text that ends in NUL (source: CUDA Driver API, Device Management,
-/// cuDeviceGetName).
+/// Rule: the name is a NUL-terminated ASCII string (source: CUDA Driver API, Device Management, cuDeviceGetName).
 #[test]
 fn a_name_ends_in_nul() {
     let _gpu = portable();
@@ -58,12 +57,10 @@ fn a_name_ends_in_nul() {
     assert!(name[..end].is_ascii());
 }
 
-/// Rule: no more bytes of a name are written than the caller has room for (source: CUDA Driver
-/// API, Device Management, cuDeviceGetName: "len specifies the maximum length of the string that
-/// may be returned").
+/// Rule: no more bytes of a name are written than the caller's buffer holds (source: CUDA Driver API, Device
+/// Management, cuDeviceGetName: "len specifies the maximum length of the string that may be returned").
 ///
-/// Uncertain: whether a name that is too long is truncated and NUL-terminated, or refused. Either is
-/// accepted.
+/// Uncertain: whether a name that is too long is truncated and NUL-terminated, or refused. Either is accepted.
 #[test]
 fn a_long_name_is_cut_or_refused() {
     let _gpu = portable();
@@ -73,8 +70,7 @@ fn a_long_name_is_cut_or_refused() {
     }
 }
 
-/// Rule: each device has an identity of 16 bytes of its own (source: CUDA Driver API, Device
-/// Management, cuDeviceGetUuid_v2).
+/// Rule: each device has its own identity of 16 bytes (source: CUDA Driver API, Device Management, cuDeviceGetUuid_v2).
 #[test]
 fn each_device_has_an_identity_of_its_own() {
     let _gpu = portable();
@@ -88,9 +84,8 @@ fn each_device_has_an_identity_of_its_own() {
     }
 }
 
-/// Rule: cuDeviceTotalMem gives the device's memory; cuMemGetInfo of a context on it tells of no
-/// more (source: CUDA Driver API, Device Management, cuDeviceTotalMem; Memory Management,
-/// cuMemGetInfo).
+/// Rule: cuDeviceTotalMem returns the device's memory; cuMemGetInfo of a context on the device reports no more (source:
+/// CUDA Driver API, Device Management, cuDeviceTotalMem; Memory Management, cuMemGetInfo).
 #[test]
 fn a_context_has_the_devices_memory() {
     let _gpu = portable();
@@ -101,8 +96,8 @@ fn a_context_has_the_devices_memory() {
     assert!(total > 0);
 }
 
-/// Rule: attributes of a device that computes: at least compute capability 5.0 and its limits
-/// (source: CUDA Programming Guide, Compute Capabilities, Technical Specifications).
+/// Rule: a device that can compute has at least compute capability 5.0 and the limits of that capability (source: CUDA
+/// Programming Guide, Compute Capabilities, Technical Specifications).
 #[test]
 fn attributes_are_those_of_a_device_that_computes() {
     let _gpu = portable();
@@ -119,8 +114,8 @@ fn attributes_are_those_of_a_device_that_computes() {
     assert_eq!(ask(constants::DEVICE_UNIFIED_ADDRESSING), 1);
 }
 
-/// Rule: on 64-bit Linux the device has virtual memory, pools and managed memory, which this
-/// project needs (source: CUDA Driver API, Data types, CUdevice_attribute).
+/// Rule: on 64-bit Linux the device has virtual memory, pools and managed memory, which this project needs (source:
+/// CUDA Driver API, Data types, CUdevice_attribute).
 #[test]
 fn the_device_supports_what_this_project_uses() {
     let _gpu = portable();
@@ -134,8 +129,8 @@ fn the_device_supports_what_this_project_uses() {
     }
 }
 
-/// Rule: the place on the bus is a text `domain:bus:device.function` (source: CUDA Driver API,
-/// Device Management, cuDeviceGetPCIBusId).
+/// Rule: the bus address is a string `domain:bus:device.function` (source: CUDA Driver API, Device Management,
+/// cuDeviceGetPCIBusId).
 #[test]
 fn a_device_knows_its_place_on_the_bus() {
     let _gpu = portable();

@@ -13,27 +13,26 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: an allocation of 0 bytes is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Memory
-    /// Management, cuMemAlloc).
+    /// Rule: an allocation of 0 bytes returns CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Memory Management,
+    /// cuMemAlloc).
     fn an_allocation_of_nothing_is_refused() { memory::alloc(0) } => INVALID_VALUE;
 
-    /// Rule: an allocation without a place for its address is CUDA_ERROR_INVALID_VALUE (source: CUDA
-    /// Driver API, Memory Management, cuMemAlloc, list of errors).
+    /// Rule: an allocation with a null pointer for its address returns CUDA_ERROR_INVALID_VALUE (source: CUDA Driver
+    /// API, Memory Management, cuMemAlloc, list of errors).
     fn an_allocation_needs_a_place_for_its_address() {
         memory::alloc_to_null(256)
     } => INVALID_VALUE;
 
-    /// Rule: an address that cuMemAlloc did not give, or one inside an allocation, cannot be freed
-    /// (source: CUDA Driver API, Memory Management, cuMemFree: the address "must have been returned" by
-    /// an allocation; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: an address that cuMemAlloc did not return, or an address inside an allocation, cannot be freed (source:
+    /// CUDA Driver API, Memory Management, cuMemFree: the address "must have been returned" by an allocation; of the
+    /// listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn only_the_start_of_an_allocation_is_freed(device = Device::filled(4096, 1)) {
         memory::free(device.plus(256)), memory::free(0x1000)
     } => INVALID_VALUE, leaving device.read(), [1; 4096];
 }
 
-/// Rule: addresses are aligned to at least 256 bytes (source: CUDA Programming Guide, Device Memory
-/// Accesses: "any address … returned by one of the memory allocation routines … is always aligned
-/// to at least 256 bytes").
+/// Rule: addresses are aligned to at least 256 bytes (source: CUDA Programming Guide, Device Memory Accesses: "any
+/// address … returned by one of the memory allocation routines … is always aligned to at least 256 bytes").
 #[test]
 fn addresses_are_aligned_to_256_bytes() {
     let _gpu = portable();
@@ -46,8 +45,7 @@ fn addresses_are_aligned_to_256_bytes() {
     }
 }
 
-/// Rule: living allocations do not overlap (source: CUDA Driver API, Memory Management,
-/// cuMemAlloc).
+/// Rule: live allocations do not overlap (source: CUDA Driver API, Memory Management, cuMemAlloc).
 #[test]
 fn allocations_do_not_overlap() {
     let _gpu = portable();
@@ -59,8 +57,8 @@ fn allocations_do_not_overlap() {
     }
 }
 
-/// Rule: what was freed cannot be freed again (source: CUDA Driver API, Memory Management,
-/// cuMemFree; of its errors CUDA_ERROR_INVALID_VALUE fits).
+/// Rule: memory cannot be freed twice (source: CUDA Driver API, Memory Management, cuMemFree; of the listed errors,
+/// CUDA_ERROR_INVALID_VALUE fits best).
 #[test]
 fn memory_is_freed_once() {
     let _gpu = portable();
@@ -69,8 +67,8 @@ fn memory_is_freed_once() {
     assert_eq!(memory::free(at), Err(Code::INVALID_VALUE));
 }
 
-/// Rule: freeing the null address changes nothing (source: CUDA Runtime API, cudaFree: "if devPtr
-/// is 0, no operation is performed").
+/// Rule: freeing the null address changes nothing (source: CUDA Runtime API, cudaFree: "if devPtr is 0, no operation is
+/// performed").
 ///
 /// Uncertain: the documentation of cuMemFree does not mention this. Success and CUDA_ERROR_INVALID_VALUE are both
 /// accepted.
@@ -84,8 +82,8 @@ fn freeing_null_changes_nothing() {
     assert_eq!(memory.read(), [1; 256]);
 }
 
-/// Rule: memory may be freed in another thread, and without the context in which it was made (source:
-/// CUDA Driver API, Memory Management, cuMemFree, with unified addressing).
+/// Rule: memory may be freed in another thread, and without the context in which it was allocated (source: CUDA Driver
+/// API, Memory Management, cuMemFree, with unified addressing).
 #[test]
 fn memory_is_freed_in_another_thread() {
     let gpu = portable();
@@ -98,8 +96,8 @@ fn memory_is_freed_in_another_thread() {
     assert_eq!(freed.join().expect("a thread"), Ok(()));
 }
 
-/// Rule: cuMemGetInfo tells of at least so much less free memory as was allocated, and of as much
-/// more once it is freed (source: CUDA Driver API, Memory Management, cuMemGetInfo).
+/// Rule: cuMemGetInfo reports that free memory shrinks by at least the size of an allocation, and grows by as much when
+/// it is freed (source: CUDA Driver API, Memory Management, cuMemGetInfo).
 #[test]
 fn free_memory_goes_and_comes() {
     const BYTES: usize = 256 << 20;
@@ -114,8 +112,8 @@ fn free_memory_goes_and_comes() {
     assert!(after >= during + BYTES, "{during} then {after}");
 }
 
-/// Rule: more than there is is CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Memory Management,
-/// cuMemAlloc; Data types, CUresult).
+/// Rule: a request for more memory than the device has returns CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API,
+/// Memory Management, cuMemAlloc; Data types, CUresult).
 #[test]
 fn more_than_there_is_is_out_of_memory() {
     let _gpu = portable();
@@ -125,8 +123,8 @@ fn more_than_there_is_is_out_of_memory() {
     drop(Device::new(256));
 }
 
-/// Rule: memory runs out when all is taken, and comes back with a free (source: CUDA Driver API,
-/// Memory Management, cuMemAlloc).
+/// Rule: when all memory has been allocated, allocations fail; after a free they succeed again (source: CUDA Driver
+/// API, Memory Management, cuMemAlloc).
 #[test]
 fn memory_runs_out_and_comes_back() {
     let _gpu = portable();
@@ -137,9 +135,8 @@ fn memory_runs_out_and_comes_back() {
     drop(Device::new(free / 2));
 }
 
-/// Rule: memory is freed only once the work that uses it has ended (source: CUDA Driver API, API
-/// synchronization behavior; CUDA Programming Guide, Stream Ordered Memory Allocator: cuMemFree
-/// synchronises, unlike cuMemFreeAsync).
+/// Rule: memory is freed only once the work that uses it has ended (source: CUDA Driver API, API synchronization
+/// behavior; CUDA Programming Guide, Stream Ordered Memory Allocator: cuMemFree synchronises, unlike cuMemFreeAsync).
 ///
 /// Uncertain: the documentation does not promise a wait explicitly. The test asserts that such a free does not harm
 /// earlier work.
@@ -163,8 +160,8 @@ fn a_free_does_no_harm_to_earlier_work() {
     assert_eq!(other.read(), [3; 4096]);
 }
 
-/// Rule: the device has one address space with the host: no host allocation lies where device
-/// memory does (source: CUDA Driver API, Unified Addressing, Overview).
+/// Rule: the device and the host have one address space: no host allocation lies where device memory lies (source: CUDA
+/// Driver API, Unified Addressing, Overview).
 #[test]
 fn device_and_host_addresses_are_distinct() {
     let _gpu = portable();
@@ -176,8 +173,8 @@ fn device_and_host_addresses_are_distinct() {
     assert!(start + (1 << 20) <= device.at || device.plus(1 << 20) <= start);
 }
 
-/// Rule: memory of one context is used in another of the same device, with unified addressing
-/// (source: CUDA Driver API, Unified Addressing, Overview: contexts of one device share addresses).
+/// Rule: with unified addressing, memory of one context can be used in another context of the same device (source: CUDA
+/// Driver API, Unified Addressing, Overview: contexts of one device share addresses).
 #[test]
 fn memory_is_known_in_another_context_of_its_device() {
     let _gpu = portable();
@@ -188,8 +185,9 @@ fn memory_is_known_in_another_context_of_its_device() {
     assert_eq!(memory.read(), [5; 256]);
 }
 
-/// Rule: all the memory that cuMemGetInfo calls free can be allocated (source: CUDA Driver API,
-/// Memory Management, cuMemGetInfo: "may be lower", so the last bytes are our stand-in's promise).
+/// Rule: all memory that cuMemGetInfo reports as free can be allocated (source: CUDA Driver API, Memory Management,
+/// cuMemGetInfo: the amount that can be allocated "may be lower"; that it is not lower is a promise of our stand-in
+/// only).
 #[test]
 fn all_free_memory_can_be_allocated() {
     let Some(_gpu) = stand_in_only("a real device needs some of its free memory itself") else {
@@ -203,7 +201,7 @@ fn all_free_memory_can_be_allocated() {
     assert_eq!(memory::info().expect("sizes").0, free);
 }
 
-/// Rule: memory in rows has rows as long as was asked at least, for elements of 4, 8 or 16 bytes (source: CUDA
+/// Rule: the rows of pitched memory are at least as long as requested, for elements of 4, 8 or 16 bytes (source: CUDA
 /// Driver API, Memory Management, cuMemAllocPitch).
 #[test]
 fn rows_are_as_long_as_was_asked_at_least() {

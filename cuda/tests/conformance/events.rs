@@ -19,20 +19,19 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: flags of an event that do not exist are refused (source: CUDA Driver API, Event
-    /// Management, cuEventCreate; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: unknown flags of an event are refused (source: CUDA Driver API, Event Management, cuEventCreate; of the
+    /// listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn unknown_flags_of_an_event_are_refused() { stream::create_event(0x8000) } => INVALID_VALUE;
 
-    /// Rule: flags of a wait that do not exist are refused (source: CUDA Driver API, Stream Management,
-    /// cuStreamWaitEvent; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: unknown flags of a wait are refused (source: CUDA Driver API, Stream Management, cuStreamWaitEvent; of the
+    /// listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn unknown_flags_of_waits_are_refused(stream = Stream::blocking(), event = Event::new()) {
         stream::wait_with(stream.0, event.0, 0x8000)
     } => INVALID_VALUE;
 }
 
-/// Rule: an event that was never recorded counts as complete, and a wait for it does nothing (source:
-/// CUDA Driver API, Event Management, cuEventQuery, cuEventSynchronize; Stream Management,
-/// cuStreamWaitEvent).
+/// Rule: an event that was never recorded counts as complete, and a wait for it does nothing (source: CUDA Driver API,
+/// Event Management, cuEventQuery, cuEventSynchronize; Stream Management, cuStreamWaitEvent).
 #[test]
 fn an_event_never_recorded_is_complete() {
     let _gpu = portable();
@@ -43,7 +42,7 @@ fn an_event_never_recorded_is_complete() {
     stream.finish();
 }
 
-/// Rule: an event is CUDA_ERROR_NOT_READY until the work before its record has ended (source: CUDA
+/// Rule: a query of an event returns CUDA_ERROR_NOT_READY until the work before its record has ended (source: CUDA
 /// Driver API, Event Management, cuEventQuery).
 #[test]
 fn an_event_stands_for_the_work_before_it() {
@@ -57,8 +56,8 @@ fn an_event_stands_for_the_work_before_it() {
     assert_eq!(stream::query_event(event.0), Ok(()));
 }
 
-/// Rule: work queued behind a record does not keep the event from completing (source: CUDA Driver
-/// API, Event Management, cuEventRecord: it "captures" the contents of the stream at the call).
+/// Rule: work queued after a record does not keep the event from completing (source: CUDA Driver API, Event Management,
+/// cuEventRecord: it "captures" the contents of the stream at the call).
 #[test]
 fn an_event_does_not_stand_for_later_work() {
     let _gpu = portable();
@@ -70,8 +69,8 @@ fn an_event_does_not_stand_for_later_work() {
     hold.end(stream.0);
 }
 
-/// Rule: cuEventSynchronize returns after the recorded work (source: CUDA Driver API, Event
-/// Management, cuEventSynchronize).
+/// Rule: cuEventSynchronize returns after the recorded work (source: CUDA Driver API, Event Management,
+/// cuEventSynchronize).
 #[test]
 fn synchronizing_an_event_waits_for_its_work() {
     let gpu = portable();
@@ -92,8 +91,8 @@ fn synchronizing_an_event_waits_for_its_work() {
     waiting.join().expect("a thread");
 }
 
-/// Rule: work behind cuStreamWaitEvent waits for the work before the record, across streams
-/// (source: CUDA Driver API, Stream Management, cuStreamWaitEvent).
+/// Rule: work queued after cuStreamWaitEvent waits for the work before the record, across streams (source: CUDA Driver
+/// API, Stream Management, cuStreamWaitEvent).
 #[test]
 fn a_stream_waits_for_an_event_of_another() {
     let _gpu = portable();
@@ -109,8 +108,8 @@ fn a_stream_waits_for_an_event_of_another() {
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
-/// Rule: work queued before the wait does not wait (source: CUDA Driver API, Stream Management,
-/// cuStreamWaitEvent: "all future work").
+/// Rule: work queued before the wait does not wait (source: CUDA Driver API, Stream Management, cuStreamWaitEvent: "all
+/// future work").
 #[test]
 fn work_before_a_wait_does_not_wait() {
     let _gpu = portable();
@@ -128,9 +127,9 @@ fn work_before_a_wait_does_not_wait() {
     assert_eq!(memory.read(), [1; 256]);
 }
 
-/// Rule: a wait is for the record that is current at its call; a later record elsewhere does not
-/// change it (source: CUDA Driver API, Event Management, cuEventRecord: "once captured, subsequent
-/// calls … will not affect" calls before).
+/// Rule: a wait is for the record that is current when the wait is queued; a later record does not make the wait
+/// shorter (source: CUDA Driver API, Event Management, cuEventRecord: "once captured, subsequent calls … will not
+/// affect" earlier calls).
 #[test]
 fn recording_again_does_not_shorten_a_wait() {
     let _gpu = portable();
@@ -153,8 +152,8 @@ fn recording_again_does_not_shorten_a_wait() {
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
-/// Rule: nor does a later record make an earlier wait longer (source: CUDA Driver API, Event
-/// Management, cuEventRecord).
+/// Rule: a later record does not make an earlier wait longer (source: CUDA Driver API, Event Management,
+/// cuEventRecord).
 #[test]
 fn recording_again_does_not_lengthen_a_wait() {
     let _gpu = portable();
@@ -170,8 +169,8 @@ fn recording_again_does_not_lengthen_a_wait() {
     hold.end(held.0);
 }
 
-/// Rule: an event destroyed before it is complete goes when it is; waits for it still hold (source:
-/// CUDA Driver API, Event Management, cuEventDestroy).
+/// Rule: an event that is destroyed before it is complete is released once it is complete; waits for it remain in
+/// effect (source: CUDA Driver API, Event Management, cuEventDestroy).
 #[test]
 fn a_wait_survives_its_event() {
     let _gpu = portable();
@@ -189,8 +188,8 @@ fn a_wait_survives_its_event() {
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
-/// Rule: time between two completed records with timing is not negative in one stream (source:
-/// CUDA Driver API, Event Management, cuEventElapsedTime).
+/// Rule: the time between two completed records with timing in one stream is not negative (source: CUDA Driver API,
+/// Event Management, cuEventElapsedTime).
 #[test]
 fn time_passes_between_two_events() {
     let _gpu = portable();
@@ -205,8 +204,8 @@ fn time_passes_between_two_events() {
     assert!(milliseconds < 60_000.0, "{milliseconds}");
 }
 
-/// Rule: cuEventElapsedTime is CUDA_ERROR_NOT_READY while a recorded event is not complete (source:
-/// CUDA Driver API, Event Management, cuEventElapsedTime).
+/// Rule: cuEventElapsedTime returns CUDA_ERROR_NOT_READY while a recorded event is not complete (source: CUDA Driver
+/// API, Event Management, cuEventElapsedTime).
 #[test]
 fn no_time_is_told_before_both_events() {
     let _gpu = portable();
@@ -219,8 +218,8 @@ fn no_time_is_told_before_both_events() {
     assert!(stream::elapsed(start.0, end.0).is_ok());
 }
 
-/// Rule: cuEventElapsedTime is CUDA_ERROR_INVALID_HANDLE where an event was never recorded, or keeps no
-/// time (source: CUDA Driver API, Event Management, cuEventElapsedTime, CU_EVENT_DISABLE_TIMING).
+/// Rule: cuEventElapsedTime returns CUDA_ERROR_INVALID_HANDLE if an event was never recorded or has timing disabled
+/// (source: CUDA Driver API, Event Management, cuEventElapsedTime, CU_EVENT_DISABLE_TIMING).
 #[test]
 fn no_time_is_told_of_an_event_never_recorded_or_without_timing() {
     let _gpu = portable();
@@ -236,8 +235,8 @@ fn no_time_is_told_of_an_event_never_recorded_or_without_timing() {
     }
 }
 
-/// Rule: an event that other processes share must keep no time (source: CUDA Driver API, Event
-/// Management, cuEventCreate, CU_EVENT_INTERPROCESS; of its errors CUDA_ERROR_INVALID_VALUE fits).
+/// Rule: an event that is shared with other processes must have timing disabled (source: CUDA Driver API, Event
+/// Management, cuEventCreate, CU_EVENT_INTERPROCESS; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
 #[test]
 fn an_event_for_other_processes_keeps_no_time() {
     let _gpu = portable();
@@ -246,8 +245,8 @@ fn an_event_for_other_processes_keeps_no_time() {
     drop(Event::with(shared | constants::EVENT_DISABLE_TIMING));
 }
 
-/// Rule: event and stream of a record belong to one context, else CUDA_ERROR_INVALID_HANDLE
-/// (source: CUDA Driver API, Event Management, cuEventRecord).
+/// Rule: the event and the stream of a record must belong to one context; otherwise the call returns
+/// CUDA_ERROR_INVALID_HANDLE (source: CUDA Driver API, Event Management, cuEventRecord).
 #[test]
 fn an_event_is_not_recorded_in_another_context() {
     let _gpu = portable();
@@ -259,8 +258,8 @@ fn an_event_is_not_recorded_in_another_context() {
     context::destroy(second).expect("a context");
 }
 
-/// Rule: a stream may wait for an event of another context (source: CUDA Driver API, Stream
-/// Management, cuStreamWaitEvent: the event "may be from a different context or device").
+/// Rule: a stream may wait for an event of another context (source: CUDA Driver API, Stream Management,
+/// cuStreamWaitEvent: the event "may be from a different context or device").
 #[test]
 fn a_stream_waits_for_an_event_of_another_context() {
     let _gpu = portable();
@@ -276,7 +275,7 @@ fn a_stream_waits_for_an_event_of_another_context() {
     context::destroy(second).expect("a context");
 }
 
-/// Rule: an event may be recorded many times; it tells of its last record (source: CUDA Driver API,
+/// Rule: an event may be recorded many times; queries and waits refer to its last record (source: CUDA Driver API,
 /// Event Management, cuEventRecord).
 #[test]
 fn an_event_tells_of_its_last_record() {

@@ -1,4 +1,4 @@
-//! The driver of this process, on which tests take turns. Each test has the primary context of device 0 current, and
+//! The driver of this process, which the tests use in turn. Each test has the primary context of device 0 current, and
 //! leaves nothing behind.
 //!
 //! `LARDER_CUDA_DRIVER` chooses the driver: `real` is NVIDIA's, `stand-in` is ours.
@@ -16,7 +16,7 @@ use crate::{
     kernels,
 };
 
-/// Memory of each of the stand-in's devices.
+/// The bytes of memory of each of the stand-in's devices.
 pub(crate) const STAND_IN_BYTES: u64 = 16 << 30;
 pub(crate) const STAND_IN_DEVICES: u32 = 2;
 

@@ -42,7 +42,7 @@ impl Hold {
         Self(gate)
     }
 
-    /// Lets the stream continue, and waits for it or for a stream behind it.
+    /// Lets the stream continue, and waits for it or for a stream that depends on it.
     pub(crate) fn end(self, stream: StreamHandle) {
         drop(self);
         stream::synchronize(stream).expect("work that ends well");

@@ -12,39 +12,37 @@ use crate::{
 const BYTES: usize = 8192;
 
 refusals! {
-    /// Rule: flags of cuMemHostAlloc that do not exist are refused (source: CUDA Driver API, Memory
-    /// Management, cuMemHostAlloc; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: unknown flags of cuMemHostAlloc are refused (source: CUDA Driver API, Memory Management, cuMemHostAlloc;
+    /// of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn unknown_flags_of_pinned_memory_are_refused() {
         memory::host_alloc(BYTES, 0x8000)
     } => INVALID_VALUE;
 
-    /// Rule: the flags of cuMemHostGetDevicePointer must be 0 (source: CUDA Driver API, Memory
-    /// Management, cuMemHostGetDevicePointer; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: the flags of cuMemHostGetDevicePointer must be 0 (source: CUDA Driver API, Memory Management,
+    /// cuMemHostGetDevicePointer; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn a_device_pointer_is_asked_for_without_flags(pinned = Host::pinned(BYTES, 0)) {
         memory::host_device_pointer(pinned.address, 1)
     } => INVALID_VALUE;
 
-    /// Rule: pageable memory is neither freed by cuMemFreeHost nor known to
-    /// cuMemHostGetDevicePointer (source: CUDA Driver API, Memory Management, lists of errors:
-    /// CUDA_ERROR_INVALID_VALUE).
+    /// Rule: cuMemFreeHost does not free pageable memory, and cuMemHostGetDevicePointer does not know it (source: CUDA
+    /// Driver API, Memory Management, lists of errors: CUDA_ERROR_INVALID_VALUE).
     fn pageable_memory_is_not_pinned(pageable = Host::pageable(BYTES, 1)) {
         memory::free_host(pageable.address),
         memory::host_device_pointer(pageable.address, 0)
     } => INVALID_VALUE, leaving pageable.read(), [1; BYTES];
 
-    /// Rule: a registration needs an address and bytes (source: CUDA Driver API, Memory Management,
-    /// cuMemHostRegister; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: a registration needs an address, and a length other than 0 (source: CUDA Driver API, Memory Management,
+    /// cuMemHostRegister; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn nothing_cannot_be_registered(pageable = Host::pageable(BYTES, 1)) {
         memory::register(0, BYTES, 0), memory::register(pageable.address, 0, 0)
     } => INVALID_VALUE;
 
-    /// Rule: what the host cannot pin is CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Memory Management,
-    /// cuMemHostAlloc, list of errors).
+    /// Rule: an allocation that the host cannot pin returns CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Memory
+    /// Management, cuMemHostAlloc, list of errors).
     fn more_than_the_host_has_is_not_pinned() { memory::host_alloc(1 << 46, 0) } => OUT_OF_MEMORY;
 }
 
-/// Rule: pinned memory is ordinary memory to the host (source: CUDA Driver API, Memory Management,
-/// cuMemHostAlloc).
+/// Rule: pinned memory is ordinary memory to the host (source: CUDA Driver API, Memory Management, cuMemHostAlloc).
 #[test]
 fn the_host_uses_pinned_memory() {
     let _gpu = portable();
@@ -52,9 +50,8 @@ fn the_host_uses_pinned_memory() {
     assert_eq!(pinned.read(), [7; BYTES]);
 }
 
-/// Rule: with unified addressing all memory of cuMemHostAlloc is usable by devices at the host's
-/// own address, unless it is write-combined (source: CUDA Driver API, Unified Addressing, Automatic
-/// Mapping of Host Allocated Host Memory).
+/// Rule: with unified addressing, devices can use all memory of cuMemHostAlloc at the host's own address, unless it is
+/// write-combined (source: CUDA Driver API, Unified Addressing, Automatic Mapping of Host Allocated Host Memory).
 #[test]
 fn pinned_memory_has_one_address() {
     let _gpu = portable();
@@ -63,10 +60,9 @@ fn pinned_memory_has_one_address() {
     assert_eq!(device, Ok(pinned.at()));
 }
 
-/// Rule: kernels read and write pinned and registered memory, by the address that
-/// cuMemHostGetDevicePointer answers: the host's own, unless the memory is write-combined (source: CUDA
-/// Driver API, Unified Addressing, Automatic Mapping of Host Allocated Host Memory; Memory Management,
-/// cuMemHostRegister).
+/// Rule: kernels read and write pinned and registered memory at the address that cuMemHostGetDevicePointer returns: the
+/// host's own address, unless the memory is write-combined (source: CUDA Driver API, Unified Addressing, Automatic
+/// Mapping of Host Allocated Host Memory; Memory Management, cuMemHostRegister).
 #[test]
 fn kernels_use_host_memory_by_its_device_address() {
     let gpu = portable();
@@ -87,8 +83,8 @@ fn kernels_use_host_memory_by_its_device_address() {
     memory::unregister(registered.address).expect("a registration");
 }
 
-/// Rule: pinned memory is freed once (source: CUDA Driver API, Memory Management, cuMemFreeHost; of
-/// its errors CUDA_ERROR_INVALID_VALUE fits).
+/// Rule: pinned memory can be freed only once (source: CUDA Driver API, Memory Management, cuMemFreeHost; of the listed
+/// errors, CUDA_ERROR_INVALID_VALUE fits best).
 #[test]
 fn pinned_memory_is_freed_once() {
     let _gpu = portable();
@@ -97,8 +93,8 @@ fn pinned_memory_is_freed_once() {
     assert_eq!(memory::free_host(address), Err(Code::INVALID_VALUE));
 }
 
-/// Rule: a range registered twice is CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (source: CUDA Driver
-/// API, Memory Management, cuMemHostRegister, list of errors).
+/// Rule: registering a range twice returns CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (source: CUDA Driver API, Memory
+/// Management, cuMemHostRegister, list of errors).
 #[test]
 fn memory_is_registered_once() {
     let _gpu = portable();
@@ -110,7 +106,7 @@ fn memory_is_registered_once() {
     assert_eq!(again, Err(Code::HOST_MEMORY_ALREADY_REGISTERED));
 }
 
-/// Rule: memory that is not registered is CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED (source: CUDA Driver
+/// Rule: unregistering memory that is not registered returns CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED (source: CUDA Driver
 /// API, Memory Management, cuMemHostUnregister, list of errors).
 #[test]
 fn only_registered_memory_is_unregistered() {
@@ -123,7 +119,7 @@ fn only_registered_memory_is_unregistered() {
     assert_eq!(memory::unregister(pageable.address), refused);
 }
 
-/// Rule: copies reach into the middle of pinned memory (source: CUDA Driver API, Memory Management).
+/// Rule: copies can use addresses in the middle of pinned memory (source: CUDA Driver API, Memory Management).
 #[test]
 fn parts_of_pinned_memory_are_copied() {
     let _gpu = portable();
@@ -137,9 +133,9 @@ fn parts_of_pinned_memory_are_copied() {
     assert_eq!(unified(pinned.address), pinned.at());
 }
 
-/// Rule: copies take the host's address of write-combined memory (source: CUDA Driver API, Memory Management,
-/// cuMemHostAlloc, CU_MEMHOSTALLOC_WRITECOMBINED: "a good option for buffers that will be written by the CPU and
-/// read by the GPU via mapped pinned memory or host->device transfers").
+/// Rule: copies accept the host's address of write-combined memory (source: CUDA Driver API, Memory Management,
+/// cuMemHostAlloc, CU_MEMHOSTALLOC_WRITECOMBINED: "a good option for buffers that will be written by the CPU and read
+/// by the GPU via mapped pinned memory or host->device transfers").
 #[test]
 fn copies_take_write_combined_memory() {
     let gpu = portable();
@@ -153,8 +149,9 @@ fn copies_take_write_combined_memory() {
     assert_eq!(pinned.read(), [6; BYTES]);
 }
 
-/// Rule: part of write-combined memory has the part of its device address (source: CUDA Driver API, Memory
-/// Management, cuMemHostGetDevicePointer; uncertain: the documents speak of what cuMemHostAlloc gave).
+/// Rule: for an address inside write-combined memory, cuMemHostGetDevicePointer returns the device address at the same
+/// offset (source: CUDA Driver API, Memory Management, cuMemHostGetDevicePointer; uncertain: the documentation mentions
+/// only addresses that cuMemHostAlloc returned).
 #[test]
 fn a_part_of_write_combined_memory_has_part_of_its_device_address() {
     let Some(_gpu) = stand_in_only("the documents do not say it") else {
@@ -167,8 +164,8 @@ fn a_part_of_write_combined_memory_has_part_of_its_device_address() {
     assert_eq!(part, Ok(start + 100));
 }
 
-/// Rule: what the host cannot pin is CUDA_ERROR_OUT_OF_MEMORY, of memory that is registered too (source: CUDA
-/// Driver API, Memory Management, cuMemHostRegister, list of errors).
+/// Rule: registering memory that the host cannot pin returns CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Memory
+/// Management, cuMemHostRegister, list of errors).
 #[test]
 fn memory_that_cannot_be_pinned_is_not_registered() {
     let Some(gpu) = stand_in_only("nobody can tell how much a host pins") else {

@@ -10,24 +10,24 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: the flags of cuInit must be 0, else CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
-    /// Initialization, cuInit).
+    /// Rule: the flags of cuInit must be 0; otherwise the call returns CUDA_ERROR_INVALID_VALUE (source: CUDA Driver
+    /// API, Initialization, cuInit).
     fn init_refuses_flags() { basic::init(1) } => INVALID_VALUE;
 
-    /// Rule: cuDriverGetVersion answers CUDA_ERROR_INVALID_VALUE if its argument is null (source: CUDA
-    /// Driver API, Version Management, cuDriverGetVersion).
+    /// Rule: cuDriverGetVersion returns CUDA_ERROR_INVALID_VALUE if its argument is null (source: CUDA Driver API,
+    /// Version Management, cuDriverGetVersion).
     fn the_version_needs_a_place() { basic::driver_version_to_null() } => INVALID_VALUE;
 
-    /// Rule: for a number that is no error cuGetErrorName and cuGetErrorString answer
-    /// CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Error Handling).
+    /// Rule: for a number that is not an error, cuGetErrorName and cuGetErrorString return CUDA_ERROR_INVALID_VALUE
+    /// (source: CUDA Driver API, Error Handling).
     fn a_number_that_is_no_error_has_no_name() {
         basic::error_name(99_999), basic::error_name(54_321),
         basic::error_string(99_999), basic::error_string(54_321)
     } => INVALID_VALUE;
 }
 
-/// Rule: any driver function called before cuInit answers CUDA_ERROR_NOT_INITIALIZED (source: CUDA
-/// Driver API, Initialization, cuInit).
+/// Rule: any driver function that is called before cuInit returns CUDA_ERROR_NOT_INITIALIZED (source: CUDA Driver API,
+/// Initialization, cuInit).
 #[test]
 fn calls_before_init_answer_not_initialized() {
     child::bare(|| {
@@ -41,8 +41,8 @@ fn calls_before_init_answer_not_initialized() {
     });
 }
 
-/// Rule: the version can be asked before cuInit (source: CUDA Driver API, Version Management,
-/// cuDriverGetVersion: of its errors only CUDA_ERROR_INVALID_VALUE is listed).
+/// Rule: the version can be queried before cuInit (source: CUDA Driver API, Version Management, cuDriverGetVersion,
+/// which lists no error but CUDA_ERROR_INVALID_VALUE).
 #[test]
 fn the_version_can_be_asked_before_init() {
     child::bare(|| {
@@ -50,16 +50,14 @@ fn the_version_can_be_asked_before_init() {
     });
 }
 
-/// Rule: cuInit may be called again (source: CUDA Driver API, Initialization, cuInit: no error is
-/// documented for it).
+/// Rule: cuInit may be called again (source: CUDA Driver API, Initialization, cuInit: no error is documented for it).
 #[test]
 fn init_may_be_called_again() {
     let _gpu = portable();
     assert_eq!(basic::init(0), Ok(()));
 }
 
-/// Rule: the version is 1000 * major + 10 * minor (source: CUDA Driver API, Version Management,
-/// cuDriverGetVersion).
+/// Rule: the version is 1000 * major + 10 * minor (source: CUDA Driver API, Version Management, cuDriverGetVersion).
 #[test]
 fn the_version_is_a_thousand_majors_and_ten_minors() {
     let _gpu = portable();
@@ -68,7 +66,7 @@ fn the_version_is_a_thousand_majors_and_ten_minors() {
     assert_eq!(version % 10, 0, "{version}");
 }
 
-/// Rule: cuGetErrorName gives the enumerator's name (source: CUDA Driver API, Error Handling).
+/// Rule: cuGetErrorName returns the enumerator's name (source: CUDA Driver API, Error Handling).
 #[test]
 fn an_error_is_named_as_its_enumerator() {
     let _gpu = portable();
@@ -102,8 +100,8 @@ fn codes_of_the_driver() -> impl Iterator<Item = Code> {
     Code::all().filter(move |code| version >= since(*code))
 }
 
-/// Rule: every result this project names has the number and name that the driver gives it (source:
-/// CUDA Driver API, Data types, CUresult).
+/// Rule: every result that this project names has the number and name that the driver gives it (source: CUDA Driver
+/// API, Data types, CUresult).
 #[test]
 fn every_code_of_ours_is_one_of_the_drivers() {
     let _gpu = portable();

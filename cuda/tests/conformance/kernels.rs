@@ -29,7 +29,7 @@ pub(crate) const BODIES: [(&str, KernelBody); 5] = [
 
 /// # Safety
 ///
-/// Only for the stand-in, with a launch of `fill_u32`.
+/// Must be called by the stand-in, for a launch of `fill_u32`.
 unsafe extern "C" fn fill_body(call: *const KernelCall) {
     // SAFETY: the caller promises a launch with the parameters of the PTX.
     let launch = unsafe { HostLaunch::of(call) };
@@ -41,7 +41,7 @@ unsafe extern "C" fn fill_body(call: *const KernelCall) {
 
 /// # Safety
 ///
-/// Only for the stand-in, with a launch of `add_words`.
+/// Must be called by the stand-in, for a launch of `add_words`.
 unsafe extern "C" fn add_body(call: *const KernelCall) {
     // SAFETY: the caller promises a launch with the parameters of the PTX; all values are read before any is written.
     let launch = unsafe { HostLaunch::of(call) };
@@ -59,7 +59,7 @@ unsafe extern "C" fn add_body(call: *const KernelCall) {
 
 /// # Safety
 ///
-/// Only for the stand-in, with a launch of `scale_words`.
+/// Must be called by the stand-in, for a launch of `scale_words`.
 unsafe extern "C" fn scale_body(call: *const KernelCall) {
     // SAFETY: the caller promises a launch with the parameters of the PTX; all values are read before any is written.
     let launch = unsafe { HostLaunch::of(call) };
@@ -76,7 +76,7 @@ unsafe extern "C" fn scale_body(call: *const KernelCall) {
 
 /// # Safety
 ///
-/// Only for the stand-in, with a launch of `sum_words`.
+/// Must be called by the stand-in, for a launch of `sum_words`.
 unsafe extern "C" fn sum_body(call: *const KernelCall) {
     // SAFETY: the caller promises a launch with the parameters of the PTX; all values are read before any is written.
     let launch = unsafe { HostLaunch::of(call) };

@@ -12,8 +12,8 @@ const FOUND: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const VERSION_NOT_SUFFICIENT: u32 = 2;
 
-/// Rule: cuGetProcAddress gives the function of a base name, which can be called (source: CUDA Driver API,
-/// Driver Entry Point Access, cuGetProcAddress).
+/// Rule: cuGetProcAddress returns the function with a base name, and this function can be called (source: CUDA Driver
+/// API, Driver Entry Point Access, cuGetProcAddress).
 #[test]
 fn a_function_is_found_by_its_base_name() {
     let _gpu = portable();
@@ -23,9 +23,9 @@ fn a_function_is_found_by_its_base_name() {
     assert_eq!(lookup::version_by(found), version);
 }
 
-/// Rule: it gives the version of the function that the given version of CUDA has (source: CUDA Driver API,
-/// Driver Entry Point Access, cuGetProcAddress: "the function pointer to the corresponding versioned
-/// function"). That this is the one exported under the versioned name is not said (uncertain).
+/// Rule: cuGetProcAddress returns the version of a function that belongs to the given version of CUDA (source: CUDA
+/// Driver API, Driver Entry Point Access, cuGetProcAddress: "the function pointer to the corresponding versioned
+/// function"). The documentation does not say that this is the function exported under the versioned name (uncertain).
 #[test]
 fn a_function_is_that_of_the_version_asked_for() {
     let _gpu = portable();
@@ -36,8 +36,8 @@ fn a_function_is_that_of_the_version_asked_for() {
     assert_ne!(lookup::exported("cuCtxCreate_v3"), old.0);
 }
 
-/// Rule: what is not there is null and says why, and the call succeeds (source: CUDA Driver API, Driver Entry
-/// Point Access, cuGetProcAddress, symbolStatus).
+/// Rule: if cuGetProcAddress does not find a function, it returns null and the reason, and the call succeeds (source:
+/// CUDA Driver API, Driver Entry Point Access, cuGetProcAddress, symbolStatus).
 #[test]
 fn what_is_not_found_is_null_and_says_why() {
     let _gpu = portable();
@@ -48,9 +48,9 @@ fn what_is_not_found_is_null_and_says_why() {
     assert_eq!(answer, Ok((null, VERSION_NOT_SUFFICIENT)));
 }
 
-/// Rule: a version above the driver's is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API 13.4, Driver Entry
-/// Point Access, cuGetProcAddress). Older documents do not say so, and driver 535 gives its newest function
-/// (uncertain).
+/// Rule: for a version above the driver's, cuGetProcAddress returns CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API
+/// 13.4, Driver Entry Point Access, cuGetProcAddress). Older documentation does not say so, and driver 535 returns its
+/// newest function (uncertain).
 #[test]
 fn a_version_above_the_drivers_is_refused_or_answered_with_the_newest() {
     let _gpu = portable();

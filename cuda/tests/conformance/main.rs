@@ -1,5 +1,5 @@
-//! Rules of NVIDIA's documentation of the CUDA driver, one in each test, checked through the binding that programs use.
-//! The stand-in must pass as NVIDIA's driver does. The README in this folder lists the rules.
+//! Rules from NVIDIA's documentation of the CUDA driver, one per test, checked through the binding that programs use.
+//! The stand-in must pass the same tests as NVIDIA's driver. The README in this folder lists the rules.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod api;

@@ -12,27 +12,27 @@ use crate::{
 const BYTES: usize = 4096;
 
 refusals! {
-    /// Rule: an allocation of 0 bytes is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Memory
-    /// Management, cuMemAllocManaged).
+    /// Rule: an allocation of 0 bytes returns CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Memory Management,
+    /// cuMemAllocManaged).
     fn managed_memory_has_bytes() {
         memory::alloc_managed(0, constants::MEM_ATTACH_GLOBAL)
     } => INVALID_VALUE;
 
-    /// Rule: memory that is not managed is not prefetched: CUDA_ERROR_INVALID_VALUE (source: CUDA
+    /// Rule: memory that is not managed cannot be prefetched: the call returns CUDA_ERROR_INVALID_VALUE (source: CUDA
     /// Driver API, Unified Addressing, cuMemPrefetchAsync, with devices without pageable access).
     fn device_memory_is_not_prefetched(device = Device::new(BYTES)) {
         memory::prefetch(device.at, BYTES, 0, StreamHandle::NULL)
     } => INVALID_VALUE;
 
-    /// Rule: advice that does not exist is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Unified
+    /// Rule: cuMemAdvise returns CUDA_ERROR_INVALID_VALUE for unknown advice (source: CUDA Driver API, Unified
     /// Addressing, cuMemAdvise, list of errors).
     fn unknown_advice_is_refused(managed = Host::managed(1 << 20, constants::MEM_ATTACH_GLOBAL)) {
         memory::advise(managed.at(), 1 << 20, 999, 0)
     } => INVALID_VALUE;
 }
 
-/// Rule: managed memory is written and read by host and device at one address (source: CUDA Driver
-/// API, Memory Management, cuMemAllocManaged).
+/// Rule: host and device read and write managed memory at one address (source: CUDA Driver API, Memory Management,
+/// cuMemAllocManaged).
 #[test]
 fn host_and_device_use_managed_memory() {
     let _gpu = portable();
@@ -45,7 +45,7 @@ fn host_and_device_use_managed_memory() {
     assert_eq!(managed.read(), [2; BYTES]);
 }
 
-/// Rule: the flags are CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST, else CUDA_ERROR_INVALID_VALUE
+/// Rule: the flags are CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST; otherwise the call returns CUDA_ERROR_INVALID_VALUE
 /// (source: CUDA Driver API, Memory Management, cuMemAllocManaged).
 #[test]
 fn managed_memory_is_attached_in_one_of_two_ways() {
@@ -61,7 +61,7 @@ fn managed_memory_is_attached_in_one_of_two_ways() {
     }
 }
 
-/// Rule: managed memory is copied and filled as device memory (source: CUDA Driver API, Memory
+/// Rule: managed memory is copied and filled in the same way as device memory (source: CUDA Driver API, Memory
 /// Management, cuMemAllocManaged).
 #[test]
 fn managed_memory_is_copied() {
@@ -76,8 +76,8 @@ fn managed_memory_is_copied() {
     assert_eq!(managed.read(), [6; BYTES]);
 }
 
-/// Rule: memory is prefetched to a device and to the host (source: CUDA Driver API, Unified
-/// Addressing, cuMemPrefetchAsync).
+/// Rule: managed memory can be prefetched to a device and to the host (source: CUDA Driver API, Unified Addressing,
+/// cuMemPrefetchAsync).
 #[test]
 fn managed_memory_is_prefetched() {
     let _gpu = portable();
@@ -90,8 +90,8 @@ fn managed_memory_is_prefetched() {
     assert!(managed.read().iter().all(|byte| *byte == 4));
 }
 
-/// Rule: advice is taken: read mostly, preferred location, accessed by, and each undone (source:
-/// CUDA Driver API, Unified Addressing, cuMemAdvise, CUmem_advise 1 to 6).
+/// Rule: advice is accepted: read mostly, preferred location, accessed by, and the removal of each (source: CUDA Driver
+/// API, Unified Addressing, cuMemAdvise, CUmem_advise 1 to 6).
 #[test]
 fn managed_memory_takes_advice() {
     let _gpu = portable();
@@ -102,8 +102,8 @@ fn managed_memory_takes_advice() {
     }
 }
 
-/// Rule: managed memory is freed by cuMemFree, and after the work that uses it (source: CUDA Driver
-/// API, Memory Management, cuMemAllocManaged: "must be released with cuMemFree").
+/// Rule: cuMemFree frees managed memory, after the work that uses it (source: CUDA Driver API, Memory Management,
+/// cuMemAllocManaged: "must be released with cuMemFree").
 #[test]
 fn managed_memory_is_freed_as_device_memory() {
     let _gpu = portable();
@@ -115,8 +115,8 @@ fn managed_memory_is_freed_as_device_memory() {
     assert_eq!(context::synchronize(), Ok(()));
 }
 
-/// Rule: with concurrent managed access there may be more managed memory than the device has (source: CUDA
-/// Programming Guide, Unified Memory, GPU Memory Oversubscription: devices of compute capability 6.0 and more).
+/// Rule: with concurrent managed access, there may be more managed memory than the device has (source: CUDA Programming
+/// Guide, Unified Memory, GPU Memory Oversubscription: devices of compute capability 6.0 and more).
 #[test]
 fn managed_memory_may_be_more_than_the_device_has() {
     let _gpu = portable();
@@ -130,7 +130,7 @@ fn managed_memory_may_be_more_than_the_device_has() {
     assert_eq!(memory::free(at.expect("memory")), Ok(()));
 }
 
-/// Rule: without concurrent managed access managed memory is never more than the device has (source: CUDA
+/// Rule: without concurrent managed access, there is never more managed memory than the device has (source: CUDA
 /// Programming Guide, Unified Memory: "cannot allocate more managed memory than the physical size of GPU memory").
 #[test]
 fn without_concurrent_access_managed_memory_is_the_devices() {

@@ -16,52 +16,52 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: a name that the module has not is CUDA_ERROR_NOT_FOUND (source: CUDA Driver API, Module
-    /// Management, cuModuleGetFunction).
+    /// Rule: cuModuleGetFunction returns CUDA_ERROR_NOT_FOUND for a name that is not in the module (source: CUDA Driver
+    /// API, Module Management, cuModuleGetFunction).
     fn a_kernel_that_is_not_there_is_not_found(kernels = Kernels::load()) {
         module::function(kernels.module, c"fill"),
         module::function(kernels.module, c"fill_u32_param_0"),
         module::function(kernels.module, c"fill_u32_and_more")
     } => NOT_FOUND;
 
-    /// Rule: what is no module is refused (source: CUDA Driver API, Module Management,
-    /// cuModuleLoadData, list of errors).
+    /// Rule: text that is not a module is refused (source: CUDA Driver API, Module Management, cuModuleLoadData, list
+    /// of errors).
     fn what_is_no_module_is_refused() {
         module::load(c"this is no module")
     } => INVALID_IMAGE
         | INVALID_PTX | INVALID_SOURCE | INVALID_VALUE | NO_BINARY_FOR_GPU;
 
-    /// Rule: a grid has at most 65535 blocks in y and z (source: CUDA Programming Guide, Technical
-    /// Specifications).
+    /// Rule: a grid has at most 65535 blocks in y and z (source: CUDA Programming Guide, Technical Specifications).
     fn too_many_blocks_are_refused(kernels = Kernels::load(), memory = Device::filled(1024, 0)) {
         kernels.try_fill(memory.at, [1, 65_536, 1], [32, 1, 1]), kernels.try_fill(memory.at, [1, 1, 65_536], [32, 1, 1])
     } => INVALID_VALUE;
 
-    /// Rule: each dimension of grid and block is at least one, else CUDA_ERROR_INVALID_VALUE (source:
-    /// CUDA Driver API, Execution Control, cuLaunchKernel, list of errors).
+    /// Rule: each dimension of the grid and of the block must be at least one; otherwise the call returns
+    /// CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Execution Control, cuLaunchKernel, list of errors).
     fn an_empty_grid_is_refused(kernels = Kernels::load(), memory = Device::filled(1024, 0)) {
         kernels.try_fill(memory.at, [0, 1, 1], [128, 1, 1]), kernels.try_fill(memory.at, [2, 1, 1], [0, 1, 1]),
         kernels.try_fill(memory.at, [2, 0, 1], [128, 1, 1]), kernels.try_fill(memory.at, [2, 1, 1], [128, 0, 1]),
         kernels.try_fill(memory.at, [2, 1, 0], [128, 1, 1]), kernels.try_fill(memory.at, [2, 1, 1], [128, 1, 0])
     } => INVALID_VALUE, leaving memory.read(), [0; 1024];
 
-    /// Rule: a block has no more threads than the device allows, in each dimension and in all (source:
-    /// CUDA Driver API, Execution Control, cuLaunchKernel; CUDA Programming Guide, Technical
-    /// Specifications: 1024, 1024, 64, and 1024 in all).
+    /// Rule: a block has no more threads than the device allows, in each dimension and in total (source: CUDA Driver
+    /// API, Execution Control, cuLaunchKernel; CUDA Programming Guide, Technical Specifications: 1024, 1024, 64, and
+    /// 1024 in total).
     fn too_many_threads_are_refused(kernels = Kernels::load(), memory = Device::filled(1024, 0)) {
         kernels.try_fill(memory.at, [1; 3], [1025, 1, 1]), kernels.try_fill(memory.at, [1; 3], [1, 1025, 1]),
         kernels.try_fill(memory.at, [1; 3], [1, 1, 65]), kernels.try_fill(memory.at, [1; 3], [64, 32, 1])
     } => INVALID_VALUE;
 
-    /// Rule: parameters are given in one of the two ways, else CUDA_ERROR_INVALID_VALUE (source: CUDA
-    /// Driver API, Execution Control, cuLaunchKernel: "specifying both kernelParams and extra").
+    /// Rule: parameters must be passed in exactly one of the two ways; otherwise the call returns
+    /// CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Execution Control, cuLaunchKernel: "specifying both
+    /// kernelParams and extra").
     fn parameters_are_given_in_one_way(kernels = Kernels::load()) {
         module::launch_packed(kernels.fill, 1, StreamHandle::NULL, &[0; 16], &[0; 3])
     } => INVALID_VALUE;
 }
 
-/// Rule: a module is loaded of PTX text, and its kernels are found by name (source: CUDA Driver API,
-/// Module Management, cuModuleLoadData, cuModuleGetFunction).
+/// Rule: a module can be loaded from PTX text, and its kernels are found by name (source: CUDA Driver API, Module
+/// Management, cuModuleLoadData, cuModuleGetFunction).
 #[test]
 fn kernels_are_found_by_name() {
     let _gpu = portable();
@@ -73,8 +73,7 @@ fn kernels_are_found_by_name() {
     assert_ne!(kernels.fill, kernels.add);
 }
 
-/// Rule: a kernel runs for each thread of its grid (source: CUDA Driver API, Execution Control,
-/// cuLaunchKernel).
+/// Rule: a kernel runs once for each thread of its grid (source: CUDA Driver API, Execution Control, cuLaunchKernel).
 #[test]
 fn a_kernel_runs_over_its_grid() {
     let _gpu = portable();
@@ -94,8 +93,8 @@ fn a_kernel_runs_over_its_grid() {
     context::synchronize().expect("work that ends well");
 }
 
-/// Rule: parameters are copied at the launch, before it returns (source: CUDA Driver API, Execution
-/// Control, cuLaunchKernel).
+/// Rule: parameters are copied at the launch, before it returns (source: CUDA Driver API, Execution Control,
+/// cuLaunchKernel).
 #[test]
 fn parameters_are_copied_at_the_launch() {
     let _gpu = portable();
@@ -108,8 +107,8 @@ fn parameters_are_copied_at_the_launch() {
     assert_eq!(memory.words(), [42; 256]);
 }
 
-/// Rule: kernels and synchronous copies keep their order in the default stream (source: CUDA Driver
-/// API, Stream synchronization behavior).
+/// Rule: kernels and synchronous copies keep their order in the default stream (source: CUDA Driver API, Stream
+/// synchronization behavior).
 #[test]
 fn a_copy_behind_a_kernel_sees_its_work() {
     let gpu = portable();
@@ -123,8 +122,8 @@ fn a_copy_behind_a_kernel_sees_its_work() {
     }
 }
 
-/// Rule: the same kernel may be queued many times, each launch with its own parameters (source: CUDA
-/// Driver API, Execution Control, cuLaunchKernel).
+/// Rule: the same kernel may be queued many times, each launch with its own parameters (source: CUDA Driver API,
+/// Execution Control, cuLaunchKernel).
 #[test]
 fn launches_have_parameters_of_their_own() {
     let gpu = portable();
@@ -139,9 +138,9 @@ fn launches_have_parameters_of_their_own() {
     assert_eq!(memory.words(), expected);
 }
 
-/// Rule: a kernel that touches memory which is not there leaves CUDA_ERROR_ILLEGAL_ADDRESS in the
-/// context: every later call answers it (source: CUDA Driver API, Data types, CUresult: "leaves the
-/// process in an inconsistent state and any further CUDA work will return the same error").
+/// Rule: a kernel that accesses memory which does not exist leaves CUDA_ERROR_ILLEGAL_ADDRESS in the context: every
+/// later call returns it (source: CUDA Driver API, Data types, CUresult: "leaves the process in an inconsistent state
+/// and any further CUDA work will return the same error").
 #[test]
 fn an_illegal_address_spoils_the_context() {
     child::portable(|_| {
@@ -157,9 +156,8 @@ fn an_illegal_address_spoils_the_context() {
     });
 }
 
-/// Rule: a fault shows at the synchronisation, or at an earlier call, not only where it was made
-/// (source: CUDA Driver API: functions "may also return error codes from previous, asynchronous
-/// launches").
+/// Rule: a fault may be reported by the next synchronisation or by an earlier call, not only by the call that caused it
+/// (source: CUDA Driver API: functions "may also return error codes from previous, asynchronous launches").
 #[test]
 fn a_fault_shows_at_the_next_synchronization() {
     child::portable(|_| {
@@ -174,9 +172,9 @@ fn a_fault_shows_at_the_next_synchronization() {
     });
 }
 
-/// Rule: a cooperative launch has no more blocks than can be resident at once, else
-/// CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE (source: CUDA Driver API, Execution Control,
-/// cuLaunchCooperativeKernel; Data types, CUresult).
+/// Rule: a cooperative launch may have no more blocks than can be resident at once; otherwise it returns
+/// CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE (source: CUDA Driver API, Execution Control, cuLaunchCooperativeKernel; Data
+/// types, CUresult).
 #[test]
 fn a_cooperative_launch_fits_the_device() {
     let _gpu = portable();
@@ -194,9 +192,8 @@ fn a_cooperative_launch_fits_the_device() {
     assert_eq!(launch(huge), Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE));
 }
 
-/// Rule: a kernel runs in blocks of up to so many threads, which are no more than the device's
-/// (source: CUDA Driver API, Execution Control, cuFuncGetAttribute,
-/// CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK).
+/// Rule: a kernel's maximum number of threads per block is at most the device's maximum (source: CUDA Driver API,
+/// Execution Control, cuFuncGetAttribute, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK).
 #[test]
 fn a_kernel_knows_its_largest_block() {
     let _gpu = portable();
@@ -207,7 +204,7 @@ fn a_kernel_knows_its_largest_block() {
     assert_eq!(unknown, Err(Code::INVALID_VALUE));
 }
 
-/// Rule: a module's variables are found by name, with their size and first values; another name is
+/// Rule: a module's variables are found by name, with their size and initial values; for another name the call returns
 /// CUDA_ERROR_NOT_FOUND (source: CUDA Driver API, Module Management, cuModuleGetGlobal).
 #[test]
 fn variables_are_found_by_name() {
@@ -228,8 +225,8 @@ fn variables_are_found_by_name() {
     assert_eq!(unknown, Err(Code::NOT_FOUND));
 }
 
-/// Rule: parameters may be packed into one buffer, each at its alignment (source: CUDA Driver API,
-/// Execution Control, cuLaunchKernel, `extra`).
+/// Rule: parameters may be packed into one buffer, each at its alignment (source: CUDA Driver API, Execution Control,
+/// cuLaunchKernel, `extra`).
 #[test]
 fn parameters_may_be_packed_into_a_buffer() {
     let _gpu = portable();
@@ -244,8 +241,8 @@ fn parameters_may_be_packed_into_a_buffer() {
     assert_eq!(memory.words(), [8; 64]);
 }
 
-/// Rule: cuLaunchKernelEx launches what its configuration says, on the stream in it (source: CUDA Driver API,
-/// Execution Control, cuLaunchKernelEx).
+/// Rule: cuLaunchKernelEx launches a kernel as its configuration says, on the stream in the configuration (source: CUDA
+/// Driver API, Execution Control, cuLaunchKernelEx).
 #[test]
 fn a_launch_is_what_its_configuration_says() {
     let _gpu = portable();

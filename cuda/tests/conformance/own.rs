@@ -122,14 +122,14 @@ impl Host {
     pub(crate) fn fill(&self, value: u8) {
         for offset in 0..self.bytes {
             let byte = (self.address as *mut u8).wrapping_add(offset);
-            // SAFETY: each byte is alive; the write is volatile, because a device may read it.
+            // SAFETY: each byte is live; the write is volatile, because a device may read it.
             unsafe { byte.write_volatile(value) };
         }
     }
 
     pub(crate) fn read(&self) -> Vec<u8> {
         let start = self.address as *const u8;
-        // SAFETY: each byte is alive; the reads are volatile and bytewise, because a device may write it.
+        // SAFETY: each byte is live; the reads are volatile and bytewise, because a device may write it.
         let byte = |offset| unsafe { start.wrapping_add(offset).read_volatile() };
         (0..self.bytes).map(byte).collect()
     }

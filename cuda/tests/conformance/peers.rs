@@ -39,16 +39,15 @@ impl Drop for Second {
 }
 
 refusals! {
-    /// Rule: whether a device reaches another is asked by number; a device that is not there is
-    /// CUDA_ERROR_INVALID_DEVICE (source: CUDA Driver API, Peer Context Memory Access,
-    /// cuDeviceCanAccessPeer).
+    /// Rule: whether a device can access another is queried by device number; for a device that does not exist the call
+    /// returns CUDA_ERROR_INVALID_DEVICE (source: CUDA Driver API, Peer Context Memory Access, cuDeviceCanAccessPeer).
     fn peers_are_devices_that_are_there(absent = gpu::absent_device()) {
         basic::can_access_peer(0, absent), basic::can_access_peer(absent, 0)
     } => INVALID_DEVICE;
 }
 
-/// Rule: cuMemcpyPeerAsync copies between devices also without peer access (source: CUDA Driver
-/// API, Memory Management, cuMemcpyPeerAsync).
+/// Rule: cuMemcpyPeerAsync copies between devices even without peer access (source: CUDA Driver API, Memory Management,
+/// cuMemcpyPeerAsync).
 #[test]
 fn devices_copy_to_each_other() {
     let gpu = portable();
@@ -68,8 +67,8 @@ fn devices_copy_to_each_other() {
     );
 }
 
-/// Rule: with unified addressing cuMemcpyAsync finds the devices of both addresses (source: CUDA Driver
-/// API, Unified Addressing, Overview).
+/// Rule: with unified addressing, cuMemcpyAsync finds the devices of both addresses (source: CUDA Driver API, Unified
+/// Addressing, Overview).
 #[test]
 fn a_copy_finds_the_devices_of_its_sides() {
     let gpu = portable();
@@ -82,8 +81,8 @@ fn a_copy_finds_the_devices_of_its_sides() {
     assert_eq!(read(here.at, 2048), [[2; 1024], [1; 1024]].concat());
 }
 
-/// Rule: memory is taken from the device of the current context (source: CUDA Driver API, Memory
-/// Management, cuMemAlloc, cuMemGetInfo).
+/// Rule: memory is allocated on the device of the current context (source: CUDA Driver API, Memory Management,
+/// cuMemAlloc, cuMemGetInfo).
 #[test]
 fn each_device_has_memory_of_its_own() {
     const BYTES: usize = 256 << 20;

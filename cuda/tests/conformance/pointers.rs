@@ -12,7 +12,7 @@ use crate::{
 const BYTES: usize = 8192;
 
 refusals! {
-    /// Rule: an address that CUDA does not know is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
+    /// Rule: a query of an address that CUDA does not know returns CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
     /// Unified Addressing, cuPointerGetAttribute, list of errors).
     fn nothing_is_told_of_pageable_memory(pageable = Host::pageable(BYTES, 0)) {
         pointer::memory_type(pageable.at()),
@@ -20,20 +20,20 @@ refusals! {
         pointer::buffer_id(pageable.at())
     } => INVALID_VALUE;
 
-    /// Rule: an attribute the caller asks for of no known number is refused (source: CUDA Driver API,
-    /// Unified Addressing, cuPointerGetAttribute, list of errors).
+    /// Rule: a query of an attribute with an unknown number is refused (source: CUDA Driver API, Unified Addressing,
+    /// cuPointerGetAttribute, list of errors).
     fn unknown_attributes_of_a_pointer_are_refused(device = Device::new(BYTES)) {
         pointer::attribute(100_000, device.at)
     } => INVALID_VALUE;
 }
 
-/// Rule: memory of cuMemAlloc is of the device, in its context; pinned memory is the host's; managed
-/// memory says so; the address is the same for device and host (source: CUDA Driver API, Unified
-/// Addressing, cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_HOST_POINTER: "may be accessed by the host",
-/// CU_POINTER_ATTRIBUTE_IS_MANAGED).
+/// Rule: cuPointerGetAttribute reports memory of cuMemAlloc as device memory of its context, pinned memory as host
+/// memory, and managed memory as managed; memory that both can use has the same address on device and host (source:
+/// CUDA Driver API, Unified Addressing, cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_HOST_POINTER: "may be accessed by
+/// the host", CU_POINTER_ATTRIBUTE_IS_MANAGED).
 ///
-/// Uncertain: whether a query for the host address of device memory is an error or answers null. Either is accepted.
-/// The memory type of managed memory may be device, host or unified.
+/// Uncertain: whether a query for the host address of device memory fails or returns null. Either is accepted. The
+/// memory type of managed memory may be device, host or unified.
 #[test]
 fn each_kind_of_memory_says_what_it_is() {
     let gpu = portable();
@@ -63,8 +63,8 @@ fn each_kind_of_memory_says_what_it_is() {
     assert_eq!(pointer::device_ordinal(inside), Ok(0));
 }
 
-/// Rule: registered memory is the host's too, and unknown again once it is not registered (source:
-/// CUDA Driver API, Unified Addressing, cuPointerGetAttribute: "registered with").
+/// Rule: registered memory is reported as host memory, and is unknown again once it is unregistered (source: CUDA
+/// Driver API, Unified Addressing, cuPointerGetAttribute: "registered with").
 #[test]
 fn registered_memory_is_the_hosts() {
     let _gpu = portable();
@@ -79,8 +79,8 @@ fn registered_memory_is_the_hosts() {
     assert_eq!(kind, Err(Code::INVALID_VALUE));
 }
 
-/// Rule: start and size of the range around an address are those of its allocation (source: CUDA
-/// Driver API, Unified Addressing, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, …_RANGE_SIZE).
+/// Rule: the start and the size of the range around an address are those of its allocation (source: CUDA Driver API,
+/// Unified Addressing, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, …_RANGE_SIZE).
 #[test]
 fn an_inner_pointer_knows_its_range() {
     let _gpu = portable();
@@ -95,8 +95,8 @@ fn an_inner_pointer_knows_its_range() {
     check(pinned.at(), BYTES as u64);
 }
 
-/// Rule: a buffer's number is unique in the process, also among those of the past (source: CUDA
-/// Driver API, Unified Addressing, CU_POINTER_ATTRIBUTE_BUFFER_ID).
+/// Rule: a buffer's id is unique in the process, even among past buffers (source: CUDA Driver API, Unified Addressing,
+/// CU_POINTER_ATTRIBUTE_BUFFER_ID).
 #[test]
 fn buffer_numbers_are_unique() {
     let _gpu = portable();
@@ -113,8 +113,8 @@ fn buffer_numbers_are_unique() {
     }
 }
 
-/// Rule: nothing is told of freed memory (source: CUDA Driver API, Unified Addressing,
-/// cuPointerGetAttribute, list of errors).
+/// Rule: queries about freed memory are refused (source: CUDA Driver API, Unified Addressing, cuPointerGetAttribute,
+/// list of errors).
 #[test]
 fn nothing_is_told_of_freed_memory() {
     let _gpu = portable();

@@ -5,8 +5,8 @@ use larder_cuda_abi::Code;
 use crate::{api::Answer, gpu};
 
 /// The table of refused calls. Each rule has the test's name, the objects that the calls use, the calls, and the
-/// accepted codes. The stand-in must answer with the first code, a real driver with any of the list; `_` accepts any
-/// error. A rule may also name a value that the calls must leave unchanged.
+/// accepted codes. The stand-in must answer with the first code, a real driver with any code in the list; `_` accepts
+/// any error. A rule may also name a value that the calls must leave unchanged.
 macro_rules! refusals {
     ($(
         $(#[$doc:meta])*

@@ -19,14 +19,14 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: the flags are CU_STREAM_DEFAULT or CU_STREAM_NON_BLOCKING (source: CUDA Driver API, Stream
-    /// Management, cuStreamCreate; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: the flags are CU_STREAM_DEFAULT or CU_STREAM_NON_BLOCKING (source: CUDA Driver API, Stream Management,
+    /// cuStreamCreate; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn unknown_flags_of_a_stream_are_refused() {
         stream::create(0x8000), stream::create_with_priority(0x8000, 0)
     } => INVALID_VALUE;
 
-    /// Rule: destroying the legacy or the per-thread stream, which nobody made, is refused (source:
-    /// CUDA Driver API, Stream Management, cuStreamDestroy: CUDA_ERROR_INVALID_HANDLE is listed).
+    /// Rule: destroying the legacy or the per-thread stream, which no call created, is refused (source: CUDA Driver
+    /// API, Stream Management, cuStreamDestroy: CUDA_ERROR_INVALID_HANDLE is listed).
     ///
     /// Uncertain: the documentation does not mention these handles. Any error is accepted.
     fn default_streams_cannot_be_destroyed() {
@@ -34,8 +34,8 @@ refusals! {
     } => INVALID_HANDLE | _;
 }
 
-/// Rule: work in one stream runs in the order it was queued (source: CUDA Programming Guide,
-/// Streams: "a sequence of commands that execute in order").
+/// Rule: work in one stream runs in the order in which it was queued (source: CUDA Programming Guide, Streams: "a
+/// sequence of commands that execute in order").
 #[test]
 fn a_stream_keeps_its_order() {
     let gpu = portable();
@@ -50,8 +50,8 @@ fn a_stream_keeps_its_order() {
     assert_eq!(memory.read(), [[2; 2048], [3; 2048]].concat());
 }
 
-/// Rule: a copy sees the kernels and fills queued before it in its stream (source: CUDA Programming
-/// Guide, Streams).
+/// Rule: a copy sees the results of kernels and fills that were queued before it in its stream (source: CUDA
+/// Programming Guide, Streams).
 #[test]
 fn a_copy_sees_earlier_kernels_of_its_stream() {
     let gpu = portable();
@@ -65,8 +65,8 @@ fn a_copy_sees_earlier_kernels_of_its_stream() {
     assert_eq!(to.words(), [10; 256]);
 }
 
-/// Rule: cuStreamQuery answers CUDA_ERROR_NOT_READY until all work has ended, then CUDA_SUCCESS
-/// (source: CUDA Driver API, Stream Management, cuStreamQuery).
+/// Rule: cuStreamQuery returns CUDA_ERROR_NOT_READY until all work has ended, and then CUDA_SUCCESS (source: CUDA
+/// Driver API, Stream Management, cuStreamQuery).
 #[test]
 fn a_stream_with_work_is_not_ready() {
     let _gpu = portable();
@@ -78,7 +78,7 @@ fn a_stream_with_work_is_not_ready() {
     assert_eq!(stream::query(stream.0), Ok(()));
 }
 
-/// Rule: cuStreamSynchronize returns after the work queued before (source: CUDA Driver API, Stream
+/// Rule: cuStreamSynchronize returns after the work queued before the call has ended (source: CUDA Driver API, Stream
 /// Management, cuStreamSynchronize).
 #[test]
 fn synchronizing_waits_for_the_work() {
@@ -98,8 +98,8 @@ fn synchronizing_waits_for_the_work() {
     waiting.join().expect("a thread");
 }
 
-/// Rule: a stream destroyed with work in it is gone at once for the caller; the work still ends
-/// (source: CUDA Driver API, Stream Management, cuStreamDestroy).
+/// Rule: if a stream is destroyed with work in it, the call returns at once and the work still ends (source: CUDA
+/// Driver API, Stream Management, cuStreamDestroy).
 #[test]
 fn work_of_a_destroyed_stream_still_ends() {
     let _gpu = portable();
@@ -117,8 +117,8 @@ fn work_of_a_destroyed_stream_still_ends() {
     assert_eq!(memory.read(), [4; 256]);
 }
 
-/// Rule: lower numbers are greater priorities; the range lies around 0 (source: CUDA Driver API,
-/// Context Management, cuCtxGetStreamPriorityRange).
+/// Rule: lower numbers are greater priorities; the range lies around 0 (source: CUDA Driver API, Context Management,
+/// cuCtxGetStreamPriorityRange).
 #[test]
 fn greater_priorities_have_lower_numbers() {
     let _gpu = portable();
@@ -126,8 +126,8 @@ fn greater_priorities_have_lower_numbers() {
     assert!(greatest <= 0 && 0 <= least, "{greatest} to {least}");
 }
 
-/// Rule: a stream is made with any priority; one outside the range is moved to its nearest end
-/// (source: CUDA Driver API, Stream Management, cuStreamCreateWithPriority).
+/// Rule: a stream can be created with any priority; a priority outside the range is moved to the nearest end of the
+/// range (source: CUDA Driver API, Stream Management, cuStreamCreateWithPriority).
 #[test]
 fn a_priority_outside_the_range_is_taken() {
     let _gpu = portable();
@@ -138,8 +138,8 @@ fn a_priority_outside_the_range_is_taken() {
     }
 }
 
-/// Rule: host functions run in their place among the stream's work (source: CUDA Driver API,
-/// Execution Control, cuLaunchHostFunc).
+/// Rule: host functions run in order with the stream's other work (source: CUDA Driver API, Execution Control,
+/// cuLaunchHostFunc).
 #[test]
 fn host_functions_keep_their_place() {
     let gpu = portable();
@@ -155,8 +155,8 @@ fn host_functions_keep_their_place() {
     assert_eq!(*seen.lock().expect("a list"), [0, 1, 2, 3, 4]);
 }
 
-/// Rule: work behind a host function does not begin before it has returned (source: CUDA Driver
-/// API, Execution Control, cuLaunchHostFunc: "the host function will block work added after it").
+/// Rule: work queued after a host function does not begin before the function has returned (source: CUDA Driver API,
+/// Execution Control, cuLaunchHostFunc: "the host function will block work added after it").
 #[test]
 fn work_waits_for_the_host_function_before_it() {
     let gpu = portable();
@@ -172,8 +172,8 @@ fn work_waits_for_the_host_function_before_it() {
     assert_eq!(memory.read(), [1; 256]);
 }
 
-/// Rule: each stream has a number that no other stream of the process has, before or after (source: CUDA
-/// Driver API, Stream Management, cuStreamGetId: "unique for the life of the program").
+/// Rule: each stream has an id that no other stream of the process has had or will have (source: CUDA Driver API,
+/// Stream Management, cuStreamGetId: "unique for the life of the program").
 #[test]
 fn each_stream_has_a_number_of_its_own() {
     let _gpu = portable();

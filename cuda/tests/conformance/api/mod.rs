@@ -2,10 +2,9 @@
 //! a code is a number with a name.
 //!
 //! The functions are safe to call because the driver accepts any argument: it refuses device addresses and handles that
-//! it did not give. Invariant C1: host memory that an asynchronous call takes by address stays until the stream has
-//! been synchronised, which the owners in `own.rs` and the tests ensure. Invariant C2: if NVIDIA's documentation calls
-//! anything else undefined, a handle passed here came from the driver and has not been destroyed.
-//! documentation calls anything else undefined.
+//! it did not give. Invariant C1: host memory that an asynchronous call takes by address stays allocated until the
+//! stream has been synchronised, which the owners in `own.rs` and the tests ensure. Invariant C2: if NVIDIA's
+//! documentation calls anything else undefined, a handle passed here came from the driver and has not been destroyed.
 
 use std::{ffi::c_void, mem::MaybeUninit};
 

@@ -11,7 +11,7 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: a captured stream does not wait for an event recorded outside:
+    /// Rule: a captured stream cannot wait for an event recorded outside: the call returns
     /// CUDA_ERROR_STREAM_CAPTURE_ISOLATION (source: CUDA Driver API, Data types, CUresult).
     fn a_capture_waits_for_no_event_from_outside(
         inside = Stream::non_blocking(), outside = Stream::non_blocking(), event = Event::new()
@@ -22,17 +22,17 @@ refusals! {
         })
     } => STREAM_CAPTURE_ISOLATION;
 
-    /// Rule: work that queues in the legacy default stream while a blocking stream captures answers
-    /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT (source: CUDA Driver API, Data types, CUresult; CUDA
-    /// Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations).
+    /// Rule: a call that queues work in the legacy default stream while a blocking stream is being captured returns
+    /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT (source: CUDA Driver API, Data types, CUresult; CUDA Programming Guide, CUDA
+    /// Graphs, Prohibited and Unhandled Operations).
     fn the_legacy_stream_takes_no_work_beside_a_blocking_capture(
         stream = Stream::blocking(), memory = Device::filled(256, 0)
     ) {
         during(&stream, || copy::fill8_async(memory.at, 1, 256, StreamHandle::NULL))
     } => STREAM_CAPTURE_IMPLICIT, leaving memory.read(), [0; 256];
 
-    /// Rule: synchronous copies use the legacy default stream and are refused likewise (source: CUDA
-    /// Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations: "invalid to call
+    /// Rule: synchronous copies use the legacy default stream, so they too are refused while a blocking stream is being
+    /// captured (source: CUDA Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations: "invalid to call
     /// synchronous APIs in this case").
     fn synchronous_copies_are_refused_beside_a_blocking_capture(
         stream = Stream::blocking(), memory = Device::filled(256, 0)
@@ -41,8 +41,8 @@ refusals! {
     } => STREAM_CAPTURE_IMPLICIT, leaving memory.read(), [0; 256];
 }
 
-/// Rule: streams of a capture are joined to the first before its end, else
-/// CUDA_ERROR_STREAM_CAPTURE_UNJOINED (source: CUDA Driver API, Data types, CUresult).
+/// Rule: all streams of a capture must be joined to the first stream before the capture ends; otherwise the call that
+/// ends it returns CUDA_ERROR_STREAM_CAPTURE_UNJOINED (source: CUDA Driver API, Data types, CUresult).
 #[test]
 fn a_capture_ends_joined() {
     let _gpu = portable();
@@ -62,10 +62,10 @@ fn a_capture_ends_joined() {
     assert_eq!(memory.read(), [0; 256]);
 }
 
-/// Rule: a capture ends in the stream in which it began, else CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
-/// (source: CUDA Driver API, Data types, CUresult; cuStreamEndCapture).
+/// Rule: a capture must end in the stream in which it began; otherwise the call returns
+/// CUDA_ERROR_STREAM_CAPTURE_UNMATCHED (source: CUDA Driver API, Data types, CUresult; cuStreamEndCapture).
 ///
-/// Uncertain: whether the capture survives. Ending it may succeed or fail.
+/// Uncertain: whether the capture survives. Ending it in its own stream may then succeed or fail.
 #[test]
 fn a_capture_ends_where_it_began() {
     let _gpu = portable();
@@ -82,7 +82,7 @@ fn a_capture_ends_where_it_began() {
     assert_eq!(status(first.0), constants::CAPTURE_STATUS_NONE);
 }
 
-/// Rule: two captures are not joined into one: CUDA_ERROR_STREAM_CAPTURE_MERGE (source: CUDA Driver
+/// Rule: two captures cannot be joined into one: the call returns CUDA_ERROR_STREAM_CAPTURE_MERGE (source: CUDA Driver
 /// API, Data types, CUresult).
 #[test]
 fn two_captures_do_not_merge() {
@@ -100,9 +100,9 @@ fn two_captures_do_not_merge() {
     assert_eq!(answer, Err(Code::STREAM_CAPTURE_MERGE));
 }
 
-/// Rule: the status of the legacy default stream is CUDA_ERROR_STREAM_CAPTURE_IMPLICIT while a
-/// blocking stream captures, whose capture is not spoilt by the question (source: CUDA Driver API,
-/// Stream Management, cuStreamIsCapturing).
+/// Rule: a query of the legacy default stream's capture status returns CUDA_ERROR_STREAM_CAPTURE_IMPLICIT while a
+/// blocking stream is being captured, and does not invalidate that stream's capture (source: CUDA Driver API, Stream
+/// Management, cuStreamIsCapturing).
 #[test]
 fn asking_the_legacy_stream_spoils_no_capture() {
     let _gpu = portable();
@@ -114,9 +114,8 @@ fn asking_the_legacy_stream_spoils_no_capture() {
     drop(Graph::end(stream.0));
 }
 
-/// Rule: a non-blocking stream's capture leaves the legacy default stream alone (source: CUDA
-/// Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations: streams "not created with
-/// cudaStreamNonBlocking").
+/// Rule: a non-blocking stream's capture does not affect the legacy default stream (source: CUDA Programming Guide,
+/// CUDA Graphs, Prohibited and Unhandled Operations: streams "not created with cudaStreamNonBlocking").
 #[test]
 fn the_legacy_stream_works_beside_a_non_blocking_capture() {
     let _gpu = portable();
@@ -128,7 +127,7 @@ fn the_legacy_stream_works_beside_a_non_blocking_capture() {
     assert_eq!(memory.read(), [1; 256]);
 }
 
-/// Rule: other streams work on while one captures (source: CUDA Programming Guide, CUDA Graphs,
+/// Rule: other streams continue to work while a stream is being captured (source: CUDA Programming Guide, CUDA Graphs,
 /// Creating a Graph Using Stream Capture).
 #[test]
 fn other_streams_work_beside_a_capture() {
@@ -143,9 +142,9 @@ fn other_streams_work_beside_a_capture() {
     assert_eq!(memory.read(), [1; 256]);
 }
 
-/// Rule: work of before the capture in the same stream is still ordered before the graph's (source:
-/// CUDA Driver API, Data types, CUresult, CUDA_ERROR_STREAM_CAPTURE_ISOLATION: "only implicit
-/// in-stream ordering dependencies are allowed to cross the boundary").
+/// Rule: work queued in the same stream before the capture is still ordered before the graph's work (source: CUDA
+/// Driver API, Data types, CUresult, CUDA_ERROR_STREAM_CAPTURE_ISOLATION: "only implicit in-stream ordering
+/// dependencies are allowed to cross the boundary").
 #[test]
 fn a_stream_begins_a_capture_with_work_in_it() {
     let _gpu = portable();

@@ -139,7 +139,8 @@ const UNSAFE: &[Call] = calls! {
     "cuStreamSynchronize" Nothing => Nothing: |rig, _| done(stream::synchronize(rig.other.0));
 };
 
-/// Calls that the documentation does not mention in this respect, and that Larder makes only in the relaxed mode.
+/// Calls that the documentation does not mention in the context of captures, and that Larder makes only in the relaxed
+/// mode.
 const OPEN: &[Call] = calls! {
     "cuMemAddressReserve" Nothing => Addresses: |rig, _| vmm::reserve(rig.page, 0, 0, 0);
     "cuMemAddressFree" Addresses => Nothing: |rig, [at, _]| done(vmm::free_address(at, rig.page));
@@ -175,8 +176,8 @@ const SAFE: &[Call] = calls! {
     "cuStreamIsCapturing-captured" Nothing => Nothing: |rig, _| done(capture::status(rig.captured.0));
 };
 
-/// A name, the mode of the capture, the mode of the calling thread, and whether that is another thread than the
-/// capturing one.
+/// A name, the mode of the capture, the mode of the calling thread, and whether the calling thread is not the capturing
+/// one.
 #[derive(Clone, Copy)]
 struct Case(&'static str, u32, u32, bool);
 
@@ -205,7 +206,7 @@ const LENIENT: [Case; 6] = [
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Found {
     answer: Answer,
-    /// The state of the capture after the call, and the answer when it is ended.
+    /// The state of the capture after the call, and the result of ending it.
     capture: (Answer<u32>, Answer),
 }
 
@@ -314,13 +315,13 @@ fn assert_calls(gpu: &Gpu, calls: &[Call], rule: &str, holds: impl Fn(Found, boo
     assert!(all_hold, "see the answers");
 }
 
-/// Rule: unsafe calls are refused with CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and spoil the capture where the thread that
-/// calls captures in the global or thread-local mode, or minds a global capture of another thread; elsewhere they are
+/// Rule: unsafe calls return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidate the capture if the calling thread
+/// captures in the global or thread-local mode, or is affected by another thread's global capture; otherwise they are
 /// allowed (source: CUDA Driver API, Stream Management, cuThreadExchangeStreamCaptureMode, "potentially unsafe API
 /// calls"; CUDA Programming Guide, CUDA Graphs, Invalidation).
 ///
-/// Uncertain: the documentation names only cuMemAlloc. The other calls were seen to behave so on an H200 with driver
-/// 580, and the calls on events were reported in pytorch#104487 and pytorch#148594.
+/// Uncertain: the documentation names only cuMemAlloc. That the other calls are unsafe, too, was observed on an H200
+/// with driver 580; the calls on events were reported in pytorch#104487 and pytorch#148594.
 #[test]
 fn unsafe_calls_spoil_strict_captures_only() {
     let gpu = portable();
@@ -331,25 +332,26 @@ fn unsafe_calls_spoil_strict_captures_only() {
     });
 }
 
-/// Rule: no call spoils a capture that is relaxed, or that the calling thread does not mind (source: CUDA Driver API,
-/// Stream Management, cuThreadExchangeStreamCaptureMode: "the local thread is not prohibited").
+/// Rule: no call invalidates a relaxed capture, or a capture that does not affect the calling thread (source: CUDA
+/// Driver API, Stream Management, cuThreadExchangeStreamCaptureMode: "the local thread is not prohibited").
 ///
-/// Uncertain: whether these calls are unsafe. The effect on a strict capture is printed, not asserted: on an H200 with
-/// driver 580 they are allowed in every mode.
+/// Uncertain: whether these calls are unsafe. Their effect on a strict capture is printed, not asserted; on an H200
+/// with driver 580 they are allowed in every mode.
 #[test]
 fn other_calls_spoil_no_capture_that_is_not_strict() {
     let gpu = portable();
     let rule = "a call in the relaxed mode spoils no capture";
-    // The stand-in cannot capture memory, and answers so.
+    // The stand-in cannot capture allocations, and says so.
     let unsupported = (Err(Code::NOT_SUPPORTED), Found::WHOLE);
     assert_calls(&gpu, OPEN, rule, |found, is_strict| {
         is_strict || found.is_allowed() || (found.answer, found.capture) == unsupported
     });
 }
 
-/// Rule: in no mode is a stream that captures, or its context, waited for or queried: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-/// (source: CUDA Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations: also "a broader handle which
-/// encompasses active stream capture"). That this goes for its number as well was seen on an H200 with driver 580.
+/// Rule: in no mode can a stream that is being captured, or its context, be waited for or queried: the call returns
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (source: CUDA Programming Guide, CUDA Graphs, Prohibited and Unhandled
+/// Operations: also "a broader handle which encompasses active stream capture"). That the stream's id cannot be queried
+/// either was observed on an H200 with driver 580.
 #[test]
 fn what_captures_is_neither_waited_for_nor_queried() {
     let gpu = portable();
@@ -357,11 +359,11 @@ fn what_captures_is_neither_waited_for_nor_queried() {
     assert_calls(&gpu, NEVER, rule, |found, _| found.is_refused());
 }
 
-/// Rule: in every mode events are made, recorded and waited for beside a capture, other streams take work, and questions
-/// are answered: of the stream that captures whether it does, and what its context is (source: CUDA Driver API, Stream
-/// Management, cuStreamIsCapturing; CUDA Programming Guide, CUDA Graphs, Creating a Graph Using Stream Capture).
+/// Rule: during a capture in any mode, events can be created, recorded and waited for, other streams accept work, and
+/// queries are answered, including those of the captured stream's capture status and context (source: CUDA Driver API,
+/// Stream Management, cuStreamIsCapturing; CUDA Programming Guide, CUDA Graphs, Creating a Graph Using Stream Capture).
 ///
-/// Uncertain: the documentation does not mention most of these calls. On an H200 with driver 580 all that concern other
+/// Uncertain: the documentation does not mention most of these calls. On an H200 with driver 580 all calls on other
 /// streams were allowed.
 #[test]
 fn safe_calls_spoil_no_capture() {

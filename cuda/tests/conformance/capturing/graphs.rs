@@ -10,7 +10,7 @@ use crate::{
     own::{Device, Event, Host, Kernels, Stream},
 };
 
-/// Rule: a stream is active from the beginning of a capture to its end (source: CUDA Driver API,
+/// Rule: the capture status of a stream is active from the beginning of a capture to its end (source: CUDA Driver API,
 /// Stream Management, cuStreamIsCapturing).
 #[test]
 fn a_stream_captures_from_beginning_to_end() {
@@ -25,8 +25,8 @@ fn a_stream_captures_from_beginning_to_end() {
     }
 }
 
-/// Rule: captured work does not run (source: CUDA Driver API, Stream Management,
-/// cuStreamBeginCapture: "will not be executed, but will instead be captured into a graph").
+/// Rule: captured work does not run (source: CUDA Driver API, Stream Management, cuStreamBeginCapture: "will not be
+/// executed, but will instead be captured into a graph").
 #[test]
 fn captured_work_does_not_run() {
     let _gpu = portable();
@@ -61,8 +61,8 @@ fn a_graph_runs_at_each_launch() {
     assert_eq!(memory.words(), [0x0808_0808; 256]);
 }
 
-/// Rule: the work of a graph keeps the order of its capture (source: CUDA Programming Guide, CUDA
-/// Graphs, Creating a Graph Using Stream Capture).
+/// Rule: the work of a graph keeps the order of its capture (source: CUDA Programming Guide, CUDA Graphs, Creating a
+/// Graph Using Stream Capture).
 #[test]
 fn a_graph_keeps_its_order() {
     let gpu = portable();
@@ -81,8 +81,8 @@ fn a_graph_keeps_its_order() {
     assert_eq!(memory.read(), [[1; 1024], [6; 1024]].concat());
 }
 
-/// Rule: a graph runs behind the earlier work of the stream it is launched in, and before the later
-/// (source: CUDA Driver API, Graph Management, cuGraphLaunch).
+/// Rule: a graph runs after the earlier work and before the later work of the stream in which it is launched (source:
+/// CUDA Driver API, Graph Management, cuGraphLaunch).
 #[test]
 fn a_graph_has_its_place_in_a_stream() {
     let _gpu = portable();
@@ -99,8 +99,8 @@ fn a_graph_has_its_place_in_a_stream() {
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
-/// Rule: parameters of a kernel are kept as they were at its capture (source: CUDA Driver API,
-/// Execution Control, cuLaunchKernel; Graph Management).
+/// Rule: a kernel's parameters are kept as they were when it was captured (source: CUDA Driver API, Execution Control,
+/// cuLaunchKernel; Graph Management).
 #[test]
 fn a_captured_kernel_keeps_its_parameters() {
     let _gpu = portable();
@@ -115,8 +115,7 @@ fn a_captured_kernel_keeps_its_parameters() {
     assert_eq!(memory.words(), [77; 256]);
 }
 
-/// Rule: each captured piece of work is a node (source: CUDA Driver API, Graph Management,
-/// cuGraphGetNodes).
+/// Rule: each captured operation is a node (source: CUDA Driver API, Graph Management, cuGraphGetNodes).
 #[test]
 fn captured_work_is_nodes() {
     let _gpu = portable();
@@ -131,8 +130,8 @@ fn captured_work_is_nodes() {
     assert_eq!(capture::node_count(graph.0), Ok(2));
 }
 
-/// Rule: a graph without nodes runs (source: CUDA Driver API, Graph Management,
-/// cuGraphInstantiate, cuGraphLaunch: no error is documented for it).
+/// Rule: a graph without nodes can be launched (source: CUDA Driver API, Graph Management, cuGraphInstantiate,
+/// cuGraphLaunch: no error is documented for it).
 #[test]
 fn an_empty_graph_runs() {
     let _gpu = portable();
@@ -142,7 +141,7 @@ fn an_empty_graph_runs() {
     stream.finish();
 }
 
-/// Rule: a graph may be destroyed once it was made ready (source: CUDA Driver API, Graph Management,
+/// Rule: a graph may be destroyed once it has been instantiated (source: CUDA Driver API, Graph Management,
 /// cuGraphInstantiate, cuGraphDestroy).
 #[test]
 fn a_ready_graph_outlives_its_graph() {
@@ -158,8 +157,8 @@ fn a_ready_graph_outlives_its_graph() {
     assert_eq!(memory.read(), [1; 256]);
 }
 
-/// Rule: a ready graph destroyed while it runs still ends (source: CUDA Driver API, Graph
-/// Management, cuGraphExecDestroy: its launches may be pending).
+/// Rule: an instantiated graph that is destroyed while it runs still ends (source: CUDA Driver API, Graph Management,
+/// cuGraphExecDestroy: its launches may be pending).
 ///
 /// Uncertain: older documentation does not mention this. The test asserts only that the work of an earlier launch is
 /// not lost.
@@ -176,8 +175,8 @@ fn a_launched_graph_ends_though_destroyed() {
     assert_eq!(memory.read(), [1; 256]);
 }
 
-/// Rule: events carry a capture to another stream and back (source: CUDA Programming Guide, CUDA
-/// Graphs, Cross-stream Dependencies and Events).
+/// Rule: events carry a capture to another stream and back (source: CUDA Programming Guide, CUDA Graphs, Cross-stream
+/// Dependencies and Events).
 #[test]
 fn events_fork_and_join_a_capture() {
     let gpu = portable();
@@ -209,8 +208,8 @@ fn events_fork_and_join_a_capture() {
     first.finish();
 }
 
-/// Rule: allocations in a captured stream become nodes; the graph uses its memory at each launch
-/// (source: CUDA Programming Guide, CUDA Graphs, Graph Memory Nodes, Stream Capture).
+/// Rule: allocations in a captured stream become nodes; the graph uses their memory at each launch (source: CUDA
+/// Programming Guide, CUDA Graphs, Graph Memory Nodes, Stream Capture).
 #[test]
 fn a_capture_allocates_for_its_graph() {
     let Some(_gpu) = real_only("it captures no memory, and says CUDA_ERROR_NOT_SUPPORTED") else {

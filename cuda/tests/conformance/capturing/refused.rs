@@ -20,33 +20,33 @@ fn recorded(stream: &Stream) -> Event {
 }
 
 refusals! {
-    /// Rule: capture may not begin in the legacy default stream (source: CUDA Driver API, Stream
-    /// Management, cuStreamBeginCapture).
+    /// Rule: a capture cannot begin in the legacy default stream (source: CUDA Driver API, Stream Management,
+    /// cuStreamBeginCapture).
     ///
-    /// Uncertain: the documentation does not name the code. Drivers answer CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and
+    /// Uncertain: the documentation does not name the code. Drivers return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and
     /// CUDA_ERROR_INVALID_VALUE is in the list of errors.
     fn the_legacy_stream_does_not_capture() {
         capture::begin(StreamHandle::NULL, RELAXED), capture::begin(StreamHandle::LEGACY, RELAXED)
     } => STREAM_CAPTURE_UNSUPPORTED | INVALID_VALUE;
 
-    /// Rule: a stream that does not capture has no capture to end (source: CUDA Driver API, Stream
+    /// Rule: in a stream that is not being captured, no capture can be ended (source: CUDA Driver API, Stream
     /// Management, cuStreamEndCapture).
     fn what_has_not_begun_does_not_end(stream = Stream::non_blocking()) {
         capture::end(stream.0)
     } => ILLEGAL_STATE | _;
 
-    /// Rule: a stream that captures does not begin another capture (source: CUDA Driver API, Stream
-    /// Management, cuStreamBeginCapture: "only … if the stream is not already in capture mode").
+    /// Rule: a stream that is being captured cannot begin another capture (source: CUDA Driver API, Stream Management,
+    /// cuStreamBeginCapture: "only … if the stream is not already in capture mode").
     ///
-    /// Uncertain: the documentation does not name the code, nor say whether the first capture survives. Any error is
+    /// Uncertain: the documentation neither names the code nor says whether the first capture survives. Any error is
     /// accepted.
     fn a_capture_does_not_begin_twice(stream = Stream::non_blocking()) {
         during(&stream, || capture::begin(stream.0, THREAD_LOCAL))
     } => ILLEGAL_STATE | _;
 
-    /// Rule: an event last recorded in a capture is neither queried nor waited for:
-    /// CUDA_ERROR_CAPTURED_EVENT (source: CUDA Driver API, Data types, CUresult; CUDA Programming Guide,
-    /// CUDA Graphs, Prohibited and Unhandled Operations).
+    /// Rule: an event whose last record is in a capture cannot be queried or waited for: the call returns
+    /// CUDA_ERROR_CAPTURED_EVENT (source: CUDA Driver API, Data types, CUresult; CUDA Programming Guide, CUDA Graphs,
+    /// Prohibited and Unhandled Operations).
     fn a_captured_event_is_not_asked(stream = Stream::non_blocking(), event = Event::new()) {
         during(&stream, || {
             event.record(stream.0);
@@ -58,8 +58,8 @@ refusals! {
         })
     } => CAPTURED_EVENT;
 
-    /// Rule: nor does it tell a time (source: CUDA Driver API, Data types, CUresult,
-    /// CUDA_ERROR_CAPTURED_EVENT).
+    /// Rule: an event whose last record is in a capture has no elapsed time (source: CUDA Driver API, Data types,
+    /// CUresult, CUDA_ERROR_CAPTURED_EVENT).
     ///
     /// Uncertain: CUDA_ERROR_INVALID_HANDLE, which is documented for an event that was not recorded, is accepted too.
     fn a_captured_event_tells_no_time(stream = Stream::non_blocking(), plain = recorded(&stream), event = Event::new()) {
@@ -70,9 +70,10 @@ refusals! {
     } => CAPTURED_EVENT | INVALID_HANDLE;
 }
 
-/// Rule: a mode that does not exist is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Stream
+/// Rule: a capture in an unknown mode is refused with CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Stream
 /// Management, cuStreamBeginCapture, list of errors).
-/// Uncertain: whether a thread accepts such a mode. On an H200 with driver 580 it does.
+///
+/// Uncertain: whether cuThreadExchangeStreamCaptureMode accepts such a mode. On an H200 with driver 580 it does.
 #[test]
 fn unknown_modes_are_refused() {
     let _gpu = portable();
@@ -85,9 +86,8 @@ fn unknown_modes_are_refused() {
     }
 }
 
-/// Rule: an event captured before is an ordinary one once it is recorded outside (source: CUDA
-/// Driver API, Data types, CUresult, CUDA_ERROR_CAPTURED_EVENT: "last recorded in a capturing
-/// stream").
+/// Rule: an event that was captured is an ordinary event again once it is recorded outside a capture (source: CUDA
+/// Driver API, Data types, CUresult, CUDA_ERROR_CAPTURED_EVENT: "last recorded in a capturing stream").
 #[test]
 fn a_captured_event_is_free_again_once_recorded_outside() {
     let _gpu = portable();
@@ -100,8 +100,8 @@ fn a_captured_event_is_free_again_once_recorded_outside() {
     assert_eq!(stream::query_event(event.0), Ok(()));
 }
 
-/// Rule: further use of a spoilt capture answers CUDA_ERROR_STREAM_CAPTURE_INVALIDATED (source: CUDA
-/// Programming Guide, CUDA Graphs, Invalidation).
+/// Rule: further use of an invalidated capture returns CUDA_ERROR_STREAM_CAPTURE_INVALIDATED (source: CUDA Programming
+/// Guide, CUDA Graphs, Invalidation).
 #[test]
 fn a_spoilt_capture_takes_no_work() {
     let _gpu = portable();
@@ -119,9 +119,9 @@ fn a_spoilt_capture_takes_no_work() {
     assert_eq!(memory.read(), [1; 256]);
 }
 
-/// Rule: a capture that is not relaxed ends in the thread in which it began, else
-/// CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD (source: CUDA Driver API, Stream Management,
-/// cuStreamBeginCapture; Data types, CUresult).
+/// Rule: a capture that is not relaxed must end in the thread in which it began; otherwise the call returns
+/// CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD (source: CUDA Driver API, Stream Management, cuStreamBeginCapture; Data
+/// types, CUresult).
 #[test]
 fn a_strict_capture_ends_in_its_thread() {
     let gpu = portable();

@@ -12,15 +12,15 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: more than there is is CUDA_ERROR_OUT_OF_MEMORY, at once (source: CUDA Driver API, Stream
-    /// Ordered Memory Allocator, cuMemAllocAsync, list of errors).
+    /// Rule: a request for more memory than the device has fails at once with CUDA_ERROR_OUT_OF_MEMORY (source: CUDA
+    /// Driver API, Stream Ordered Memory Allocator, cuMemAllocAsync, list of errors).
     fn more_than_there_is_is_out_of_memory_in_a_stream(stream = Stream::blocking(), own = Pool::new(), total = basic::device_bytes(0).expect("a size")) {
         pool::alloc(total * 2, stream.0), pool::alloc_from(own.0, total * 2, stream.0)
     } => OUT_OF_MEMORY;
 }
 
-/// Rule: memory is used in the order of the stream from its allocation to its free (source: CUDA
-/// Driver API, Stream Ordered Memory Allocator, cuMemAllocAsync, cuMemFreeAsync).
+/// Rule: memory can be used in the order of the stream from its allocation to its free (source: CUDA Driver API, Stream
+/// Ordered Memory Allocator, cuMemAllocAsync, cuMemFreeAsync).
 #[test]
 fn memory_is_used_in_the_streams_order() {
     let gpu = portable();
@@ -37,8 +37,8 @@ fn memory_is_used_in_the_streams_order() {
     assert_eq!(result.words(), [10; 256]);
 }
 
-/// Rule: an allocation and a free in a held stream return at once (source: CUDA Driver API, Stream
-/// Ordered Memory Allocator, cuMemAllocAsync: "asynchronously").
+/// Rule: an allocation and a free in a stream that is held up return at once (source: CUDA Driver API, Stream Ordered
+/// Memory Allocator, cuMemAllocAsync: "asynchronously").
 #[test]
 fn allocating_in_a_stream_does_not_wait_for_it() {
     let _gpu = portable();
@@ -54,9 +54,8 @@ fn allocating_in_a_stream_does_not_wait_for_it() {
     hold.end(stream.0);
 }
 
-/// Rule: memory freed in a stream serves the next allocation in it without a wait (source: CUDA
-/// Programming Guide, Stream Ordered Memory Allocator: memory freed earlier in the same stream is
-/// reused).
+/// Rule: memory freed in a stream can serve the next allocation in that stream without a wait (source: CUDA Programming
+/// Guide, Stream Ordered Memory Allocator: memory freed earlier in the same stream is reused).
 ///
 /// Uncertain: the driver chooses the address. The test asserts that no more memory is reserved.
 #[test]
@@ -73,8 +72,8 @@ fn memory_freed_in_a_stream_is_reused_in_it() {
     hold.end(stream.0);
 }
 
-/// Rule: another stream uses the memory once an event orders it behind the allocation, and the free
-/// behind that use (source: CUDA Driver API, Stream Ordered Memory Allocator, cuMemAllocAsync).
+/// Rule: another stream can use the memory if events order its use after the allocation and before the free (source:
+/// CUDA Driver API, Stream Ordered Memory Allocator, cuMemAllocAsync).
 #[test]
 fn another_stream_uses_the_memory_behind_an_event() {
     let gpu = portable();
@@ -94,8 +93,8 @@ fn another_stream_uses_the_memory_behind_an_event() {
     assert_eq!(result.read(), [5; 4096]);
 }
 
-/// Rule: memory of cuMemAllocAsync may be freed in another stream than its own (source: CUDA Driver
-/// API, Stream Ordered Memory Allocator, cuMemFreeAsync).
+/// Rule: memory of cuMemAllocAsync may be freed in a stream other than its own (source: CUDA Driver API, Stream Ordered
+/// Memory Allocator, cuMemFreeAsync).
 #[test]
 fn memory_is_freed_in_another_stream() {
     let _gpu = portable();
@@ -106,10 +105,11 @@ fn memory_is_freed_in_another_stream() {
     second.finish();
 }
 
-/// Rule: cuMemFree frees memory of cuMemAllocAsync (source: CUDA Programming Guide, Stream Ordered
-/// Memory Allocator; CUDA Driver API, cuMemFree: it may have been returned by cuMemAllocAsync).
-/// Uncertain: when the pool counts the memory as free. On an H200 with driver 580 it does not after the call, nor after
-/// a wait for the context, nor after the pool's next allocation.
+/// Rule: cuMemFree frees memory of cuMemAllocAsync (source: CUDA Programming Guide, Stream Ordered Memory Allocator;
+/// CUDA Driver API, cuMemFree: it may have been returned by cuMemAllocAsync).
+///
+/// Uncertain: when the pool counts the memory as free. On an H200 with driver 580, it still counts the memory as used
+/// after the call, after a wait for the context, and after its next allocation.
 #[test]
 fn memory_of_a_pool_is_freed_without_a_stream() {
     let _gpu = portable();
@@ -120,8 +120,8 @@ fn memory_of_a_pool_is_freed_without_a_stream() {
     assert_eq!(memory::free(at), Ok(()));
 }
 
-/// Rule: cuMemFreeAsync frees memory of cuMemAlloc (source: CUDA Programming Guide, Stream Ordered
-/// Memory Allocator, on cudaMalloc and cudaFreeAsync).
+/// Rule: cuMemFreeAsync frees memory of cuMemAlloc (source: CUDA Programming Guide, Stream Ordered Memory Allocator, on
+/// cudaMalloc and cudaFreeAsync).
 #[test]
 fn ordinary_memory_is_freed_in_a_stream() {
     let _gpu = portable();
@@ -133,8 +133,8 @@ fn ordinary_memory_is_freed_in_a_stream() {
     assert!(memory::free(at).is_err());
 }
 
-/// Rule: an allocation of 0 bytes is refused (source: CUDA Driver API, Stream Ordered Memory
-/// Allocator, cuMemAllocAsync; of its errors CUDA_ERROR_INVALID_VALUE fits).
+/// Rule: an allocation of 0 bytes is refused (source: CUDA Driver API, Stream Ordered Memory Allocator,
+/// cuMemAllocAsync; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
 ///
 /// Uncertain: the documentation does not say this for this call. Success with memory that can be freed is accepted.
 #[test]
@@ -149,8 +149,8 @@ fn an_allocation_of_nothing_in_a_stream_does_no_harm() {
     stream.finish();
 }
 
-/// Rule: memory in use is not freed twice (source: CUDA Driver API, Stream Ordered Memory Allocator,
-/// cuMemFreeAsync; of its errors CUDA_ERROR_INVALID_VALUE fits).
+/// Rule: memory that was freed in a stream cannot be freed again (source: CUDA Driver API, Stream Ordered Memory
+/// Allocator, cuMemFreeAsync; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
 #[test]
 fn memory_is_freed_once_in_a_stream() {
     let _gpu = portable();
@@ -161,8 +161,8 @@ fn memory_is_freed_once_in_a_stream() {
     stream.finish();
 }
 
-/// Rule: memory of a pool is device memory to those who ask (source: CUDA Driver API, Unified
-/// Addressing, cuPointerGetAttribute).
+/// Rule: cuPointerGetAttribute reports memory of a pool as device memory (source: CUDA Driver API, Unified Addressing,
+/// cuPointerGetAttribute).
 #[test]
 fn memory_of_a_pool_is_the_devices() {
     let _gpu = portable();
@@ -176,8 +176,8 @@ fn memory_of_a_pool_is_the_devices() {
     assert_eq!(device, Ok(0));
 }
 
-/// Rule: addresses are aligned to at least 256 bytes here too (source: CUDA Programming Guide,
-/// Device Memory Accesses).
+/// Rule: a pool's addresses, too, are aligned to at least 256 bytes (source: CUDA Programming Guide, Device Memory
+/// Accesses).
 #[test]
 fn addresses_of_a_pool_are_aligned() {
     let _gpu = portable();

@@ -11,22 +11,22 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: an attribute that does not exist is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
+    /// Rule: a query of an attribute that does not exist returns CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
     /// Stream Ordered Memory Allocator, cuMemPoolGetAttribute, list of errors).
     fn unknown_attributes_of_a_pool_are_refused(own = Pool::new()) {
         pool::attribute(own.0, 9999), pool::set_attribute(own.0, 9999, 0)
     } => INVALID_VALUE;
 
-    /// Rule: the current figures are read only (source: CUDA Driver API, Stream Ordered Memory
-    /// Allocator, cuMemPoolSetAttribute, which lists no current figure).
+    /// Rule: the current figures are read-only (source: CUDA Driver API, Stream Ordered Memory Allocator,
+    /// cuMemPoolSetAttribute, which lists no current figure).
     fn current_figures_are_not_set(own = Pool::new()) {
         pool::set_attribute(own.0, constants::POOL_USED_CURRENT, 0),
         pool::set_attribute(own.0, constants::POOL_RESERVED_CURRENT, 0)
     } => INVALID_VALUE | _;
 }
 
-/// Rule: a device's current pool is its default pool until another is set (source: CUDA Driver API,
-/// Device Management, cuDeviceGetMemPool, cuDeviceGetDefaultMemPool).
+/// Rule: a device's current pool is its default pool until another is set (source: CUDA Driver API, Device Management,
+/// cuDeviceGetMemPool, cuDeviceGetDefaultMemPool).
 #[test]
 fn the_default_pool_is_current() {
     let _gpu = portable();
@@ -36,9 +36,8 @@ fn the_default_pool_is_current() {
     assert_eq!(pool::current_of(0), Ok(default));
 }
 
-/// Rule: cuMemAllocAsync takes from the pool that is current on the stream's device (source: CUDA
-/// Driver API, Stream Ordered Memory Allocator, cuMemAllocAsync; Device Management,
-/// cuDeviceSetMemPool).
+/// Rule: cuMemAllocAsync allocates from the current pool of the stream's device (source: CUDA Driver API, Stream
+/// Ordered Memory Allocator, cuMemAllocAsync; Device Management, cuDeviceSetMemPool).
 #[test]
 fn allocations_come_from_the_current_pool() {
     let _gpu = portable();
@@ -54,8 +53,8 @@ fn allocations_come_from_the_current_pool() {
     assert!(used >= BYTES as u64, "{used}");
 }
 
-/// Rule: destroying the current pool makes the default pool current (source: CUDA Driver API, Stream
-/// Ordered Memory Allocator, cuMemPoolDestroy).
+/// Rule: destroying the current pool makes the default pool current (source: CUDA Driver API, Stream Ordered Memory
+/// Allocator, cuMemPoolDestroy).
 #[test]
 fn destroying_the_current_pool_brings_back_the_default() {
     let _gpu = portable();
@@ -65,8 +64,8 @@ fn destroying_the_current_pool_brings_back_the_default() {
     assert_eq!(pool::current_of(0), pool::default_of(0));
 }
 
-/// Rule: the default pool is not destroyed (source: CUDA Driver API, Stream Ordered Memory
-/// Allocator, cuMemPoolDestroy; of its errors CUDA_ERROR_INVALID_VALUE fits).
+/// Rule: the default pool cannot be destroyed (source: CUDA Driver API, Stream Ordered Memory Allocator,
+/// cuMemPoolDestroy; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
 #[test]
 fn the_default_pool_is_not_destroyed() {
     let _gpu = portable();
@@ -75,8 +74,8 @@ fn the_default_pool_is_not_destroyed() {
     assert_eq!(pool::current_of(0), Ok(default));
 }
 
-/// Rule: a pool starts with a release threshold of 0 and all three ways of reuse on (source: CUDA
-/// Driver API, Data types, CUmemPool_attribute: "default 0", "default enabled").
+/// Rule: a new pool has a release threshold of 0 and all three ways of reuse enabled (source: CUDA Driver API, Data
+/// types, CUmemPool_attribute: "default 0", "default enabled").
 #[test]
 fn a_pool_starts_with_its_defaults() {
     let _gpu = portable();
@@ -95,8 +94,8 @@ fn a_pool_starts_with_its_defaults() {
     assert_eq!(zero.map(|attribute| ask(own.0, attribute)), [0; 3]);
 }
 
-/// Rule: threshold and ways of reuse are set (source: CUDA Driver API, Stream Ordered Memory
-/// Allocator, cuMemPoolSetAttribute).
+/// Rule: the threshold and the ways of reuse can be set (source: CUDA Driver API, Stream Ordered Memory Allocator,
+/// cuMemPoolSetAttribute).
 #[test]
 fn a_pool_keeps_its_settings() {
     let _gpu = portable();
@@ -111,8 +110,8 @@ fn a_pool_keeps_its_settings() {
     assert_eq!(ask(own.0, reuse), 0);
 }
 
-/// Rule: bytes in use go up with an allocation and down with its free; the reserved are never fewer
-/// (source: CUDA Driver API, Data types, CUmemPool_attribute).
+/// Rule: the bytes in use grow with an allocation and shrink with its free; the reserved bytes are never fewer (source:
+/// CUDA Driver API, Data types, CUmemPool_attribute).
 #[test]
 fn a_pool_counts_what_is_in_use() {
     let _gpu = portable();
@@ -127,9 +126,9 @@ fn a_pool_counts_what_is_in_use() {
     assert_eq!(ask(own.0, constants::POOL_USED_CURRENT), 0);
 }
 
-/// Rule: the high marks stay, and are reset by writing 0; another value is refused (source: CUDA
-/// Driver API, Data types, CU_MEMPOOL_ATTR_USED_MEM_HIGH: "since the last time the attribute was
-/// reset to 0. Users can only reset to 0"; of the errors CUDA_ERROR_INVALID_VALUE fits).
+/// Rule: the high-water marks stay until they are reset by writing 0; other values are refused (source: CUDA Driver
+/// API, Data types, CU_MEMPOOL_ATTR_USED_MEM_HIGH: "since the last time the attribute was reset to 0. Users can only
+/// reset to 0"; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
 #[test]
 fn high_marks_are_reset_to_zero_only() {
     let _gpu = portable();
@@ -148,8 +147,8 @@ fn high_marks_are_reset_to_zero_only() {
     assert_eq!(ask(own.0, high), 0);
 }
 
-/// Rule: with a threshold of 0 a pool gives unused memory back at the next synchronisation (source:
-/// CUDA Driver API, Data types, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
+/// Rule: with a threshold of 0, a pool releases unused memory at the next synchronisation (source: CUDA Driver API,
+/// Data types, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
 #[test]
 fn without_a_threshold_memory_goes_back_at_a_synchronization() {
     let _gpu = portable();
@@ -162,8 +161,8 @@ fn without_a_threshold_memory_goes_back_at_a_synchronization() {
     assert!(reserved < 64 * BYTES as u64, "{reserved}");
 }
 
-/// Rule: up to its threshold a pool keeps memory over synchronisations (source: CUDA Driver API,
-/// Data types, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
+/// Rule: a pool keeps unused memory up to its threshold at synchronisations (source: CUDA Driver API, Data types,
+/// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
 #[test]
 fn a_threshold_keeps_memory_over_synchronizations() {
     let _gpu = portable();
@@ -177,8 +176,8 @@ fn a_threshold_keeps_memory_over_synchronizations() {
     assert_eq!(ask(own.0, constants::POOL_USED_CURRENT), 0);
 }
 
-/// Rule: cuMemPoolTrimTo gives unused memory back down to so many bytes, and none in use (source:
-/// CUDA Driver API, Stream Ordered Memory Allocator, cuMemPoolTrimTo).
+/// Rule: cuMemPoolTrimTo releases unused memory until the given number of bytes is held, and never memory in use
+/// (source: CUDA Driver API, Stream Ordered Memory Allocator, cuMemPoolTrimTo).
 #[test]
 fn trimming_gives_back_what_is_not_in_use() {
     let _gpu = portable();
@@ -206,8 +205,8 @@ fn trimming_gives_back_what_is_not_in_use() {
     assert_eq!(ask(own.0, constants::POOL_RESERVED_CURRENT), 0);
 }
 
-/// Rule: a pool destroyed while its memory is in use goes when the last is freed (source: CUDA
-/// Driver API, Stream Ordered Memory Allocator, cuMemPoolDestroy).
+/// Rule: a pool that is destroyed while its memory is in use is released when the last of its memory is freed (source:
+/// CUDA Driver API, Stream Ordered Memory Allocator, cuMemPoolDestroy).
 #[test]
 fn a_destroyed_pool_lives_as_long_as_its_memory() {
     let _gpu = portable();
@@ -221,8 +220,8 @@ fn a_destroyed_pool_lives_as_long_as_its_memory() {
     stream.finish();
 }
 
-/// Rule: a pool's memory is read and written by its own device (source: CUDA Driver API, Stream
-/// Ordered Memory Allocator, cuMemPoolCreate: "intrinsically accessible" from its device).
+/// Rule: a pool's own device can read and write its memory (source: CUDA Driver API, Stream Ordered Memory Allocator,
+/// cuMemPoolCreate: "intrinsically accessible" from its device).
 #[test]
 fn a_pool_is_its_devices() {
     let _gpu = portable();
@@ -230,8 +229,8 @@ fn a_pool_is_its_devices() {
     assert_eq!(pool::access(own.0, 0), Ok(constants::MEM_ACCESS_READ_WRITE));
 }
 
-/// Rule: another device has no access to a pool until it is given (source: CUDA Driver API, Stream
-/// Ordered Memory Allocator, cuMemPoolCreate, cuMemPoolSetAccess).
+/// Rule: another device has no access to a pool until access is granted (source: CUDA Driver API, Stream Ordered Memory
+/// Allocator, cuMemPoolCreate, cuMemPoolSetAccess).
 #[test]
 fn another_device_is_given_access_to_a_pool() {
     let gpu = portable();

@@ -12,7 +12,7 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: access is set for mapped ranges only (source: CUDA Driver API, Virtual Memory Management,
+    /// Rule: access can be set only for mapped ranges (source: CUDA Driver API, Virtual Memory Management,
     /// cuMemSetAccess: "the range must be a fully mapped address range").
     fn access_is_set_for_mapped_ranges_only(one = Physical::new(granule()), range = Reserved::new(2 * granule())) {
         vmm::set_access(range.at, granule(), 0, READ_WRITE),
@@ -22,16 +22,16 @@ refusals! {
         }
     } => INVALID_VALUE | _;
 
-    /// Rule: access is set for a device that is there (source: CUDA Driver API, Virtual Memory
-    /// Management, cuMemSetAccess, list of errors).
+    /// Rule: access can be set only for a device that exists (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemSetAccess, list of errors).
     fn access_is_set_for_a_device_that_is_there(one = Physical::new(granule()), range = Reserved::new(granule()),
         _mapped = Mapped::bare(range.at, &one)) {
         vmm::set_access(range.at, granule(), gpu::absent_device(), READ_WRITE)
     } => INVALID_DEVICE | _;
 }
 
-/// Rule: all mappings start without access (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemMap, cuMemUnmap: "all mappings start with no accessibility setup").
+/// Rule: all mappings start without access (source: CUDA Driver API, Virtual Memory Management, cuMemMap, cuMemUnmap:
+/// "all mappings start with no accessibility setup").
 #[test]
 fn a_copy_before_access_is_set_fails() {
     child::portable(|_| {
@@ -42,8 +42,8 @@ fn a_copy_before_access_is_set_fails() {
     });
 }
 
-/// Rule: the same for kernels: without access they fail (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemMap).
+/// Rule: kernels fail if they use mapped memory without access (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemMap).
 #[test]
 fn a_kernel_before_access_is_set_fails() {
     child::portable(|_| {
@@ -56,8 +56,8 @@ fn a_kernel_before_access_is_set_fails() {
     });
 }
 
-/// Rule: access is none before it is set, then as it was set, at each address of the mapping
-/// (source: CUDA Driver API, Virtual Memory Management, cuMemGetAccess).
+/// Rule: at each address of a mapping, cuMemGetAccess returns no access before access is set, and then the access that
+/// was set (source: CUDA Driver API, Virtual Memory Management, cuMemGetAccess).
 #[test]
 fn access_is_known_as_it_was_set() {
     let _gpu = portable();
@@ -76,9 +76,8 @@ fn access_is_known_as_it_was_set() {
     }
 }
 
-/// Rule: memory mapped again has to be given access again (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemUnmap: "any new mapping to this virtual address will need to have access
-/// granted").
+/// Rule: memory that is mapped again must be given access again (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemUnmap: "any new mapping to this virtual address will need to have access granted").
 #[test]
 fn a_new_mapping_starts_without_access() {
     let _gpu = portable();
@@ -91,10 +90,10 @@ fn a_new_mapping_starts_without_access() {
     );
 }
 
-/// Rule: memory set to be read only is not written (source: CUDA Driver API, Data types,
-/// CUmemAccess_flags, CU_MEM_ACCESS_FLAGS_PROT_READ).
+/// Rule: memory that is set to read-only cannot be written (source: CUDA Driver API, Data types, CUmemAccess_flags,
+/// CU_MEM_ACCESS_FLAGS_PROT_READ).
 ///
-/// Uncertain: a driver may not support this access. If setting it fails, that is accepted.
+/// Uncertain: a driver may not support this access. A failure to set it is accepted.
 #[test]
 fn a_write_to_read_only_memory_fails() {
     child::portable(|_| {
@@ -114,8 +113,7 @@ fn a_write_to_read_only_memory_fails() {
     });
 }
 
-/// Rule: access is taken back with CU_MEM_ACCESS_FLAGS_PROT_NONE (source: CUDA Driver API, Data
-/// types, CUmemAccess_flags).
+/// Rule: CU_MEM_ACCESS_FLAGS_PROT_NONE removes access (source: CUDA Driver API, Data types, CUmemAccess_flags).
 #[test]
 fn access_is_taken_back() {
     child::portable(|_| {

@@ -1,4 +1,5 @@
-//! One physical memory at two addresses: work writes through one address, and the next work reads through the other.
+//! Physical memory mapped at two addresses: one operation writes through one address, and the next reads through the
+//! other.
 //!
 //! Pages that move stay mapped at their old addresses, so Larder relies on this between one operation and the next. A
 //! kernel that reads before the previous kernel has ended may read wrong values even through one address, so such a
@@ -17,8 +18,8 @@ use crate::{
 /// Each round multiplies every word by this, so that every word changes.
 const FACTOR: u32 = 3;
 
-/// Memory of several handles at two addresses, whose words are 1 at first, and plain memory with a word for the sum of
-/// each round.
+/// Memory of several handles mapped at two addresses, in which every word is 1 at first, and plain memory with a word
+/// for the sum of each round.
 struct Aliased<'a> {
     kernels: &'a Kernels,
     stream: Stream,
@@ -86,7 +87,7 @@ impl<'a> Aliased<'a> {
         self.kernels.sum(at, self.words, to, stream);
     }
 
-    /// Waits for the stream, and returns how many sums are wrong.
+    /// Waits for the stream, and returns the number of wrong sums.
     fn stale(&self) -> usize {
         self.stream.finish();
         let right = |round| self.words.wrapping_mul(Self::word(round));
@@ -124,8 +125,9 @@ fn assert_fresh(way: &str, work: impl Fn(&Aliased<'_>)) {
     assert!(is_one, "stale: see the answers");
 }
 
-/// Rule: a kernel reads by one address what the kernel ahead in its stream wrote by another (source: CUDA Programming
-/// Guide, Virtual Memory Management, Virtual Aliasing Support: kernels "ordered monotonically").
+/// Rule: a kernel reads through one address what the previous kernel in its stream wrote through another address
+/// (source: CUDA Programming Guide, Virtual Memory Management, Virtual Aliasing Support: kernels "ordered
+/// monotonically").
 #[test]
 fn a_kernel_reads_what_a_kernel_wrote() {
     let _gpu = portable();
@@ -137,8 +139,8 @@ fn a_kernel_reads_what_a_kernel_wrote() {
     });
 }
 
-/// Rule: so it does by the cache for what no kernel writes, `ld.global.nc` (source: CUDA Programming Guide, Virtual
-/// Memory Management, Virtual Aliasing Support).
+/// Rule: reads through the read-only cache (`ld.global.nc`), too, see what the previous kernel wrote through another
+/// address (source: CUDA Programming Guide, Virtual Memory Management, Virtual Aliasing Support).
 #[test]
 fn a_read_only_load_reads_what_a_kernel_wrote() {
     let _gpu = portable();
@@ -151,8 +153,8 @@ fn a_read_only_load_reads_what_a_kernel_wrote() {
     });
 }
 
-/// Rule: a kernel reads what a fill wrote (source: CUDA Programming Guide, Virtual Memory Management, Virtual Aliasing
-/// Support).
+/// Rule: a kernel reads through one address what a fill wrote through another (source: CUDA Programming Guide, Virtual
+/// Memory Management, Virtual Aliasing Support).
 #[test]
 fn a_kernel_reads_what_a_fill_wrote() {
     let _gpu = portable();
@@ -165,8 +167,8 @@ fn a_kernel_reads_what_a_fill_wrote() {
     });
 }
 
-/// Rule: a kernel reads what the copy engine wrote (source: CUDA Programming Guide, Virtual Memory Management, Virtual
-/// Aliasing Support).
+/// Rule: a kernel reads through one address what the copy engine wrote through another (source: CUDA Programming Guide,
+/// Virtual Memory Management, Virtual Aliasing Support).
 #[test]
 fn a_kernel_reads_what_the_copy_engine_wrote() {
     let _gpu = portable();
@@ -184,8 +186,8 @@ fn a_kernel_reads_what_the_copy_engine_wrote() {
     });
 }
 
-/// Rule: the copy engine reads what a kernel wrote (source: CUDA Programming Guide, Virtual Memory Management, Virtual
-/// Aliasing Support).
+/// Rule: the copy engine reads through one address what a kernel wrote through another (source: CUDA Programming Guide,
+/// Virtual Memory Management, Virtual Aliasing Support).
 #[test]
 fn the_copy_engine_reads_what_a_kernel_wrote() {
     let _gpu = portable();
@@ -202,8 +204,8 @@ fn the_copy_engine_reads_what_a_kernel_wrote() {
     });
 }
 
-/// Rule: kernels of a graph that is launched again and again do, by both addresses in turns (source: CUDA Programming
-/// Guide, Virtual Memory Management, Virtual Aliasing Support).
+/// Rule: if a graph is launched repeatedly, its kernels read through each of two addresses what its kernels wrote
+/// through the other (source: CUDA Programming Guide, Virtual Memory Management, Virtual Aliasing Support).
 #[test]
 fn a_graphs_kernels_read_what_its_kernels_wrote() {
     let _gpu = portable();
@@ -228,8 +230,8 @@ fn a_graphs_kernels_read_what_its_kernels_wrote() {
     });
 }
 
-/// Rule: a kernel reads what a kernel of another stream wrote, where an event orders them (source: CUDA Programming
-/// Guide, Virtual Memory Management, Virtual Aliasing Support: "via stream or events").
+/// Rule: a kernel reads through one address what a kernel of another stream wrote through another, if an event orders
+/// them (source: CUDA Programming Guide, Virtual Memory Management, Virtual Aliasing Support: "via stream or events").
 #[test]
 fn a_kernel_reads_what_a_kernel_of_another_stream_wrote() {
     let gpu = portable();
@@ -249,8 +251,9 @@ fn a_kernel_reads_what_a_kernel_of_another_stream_wrote() {
     });
 }
 
-/// Rule: a kernel that may begin before the one ahead has ended reads what that one wrote, once it has waited for it
-/// (source: CUDA Programming Guide, Programmatic Dependent Launch and Synchronization; Virtual Aliasing Support).
+/// Rule: a kernel that may begin before the previous kernel has ended reads what that kernel wrote, once it has waited
+/// for that kernel (source: CUDA Programming Guide, Programmatic Dependent Launch and Synchronization; Virtual Aliasing
+/// Support).
 #[test]
 fn a_dependent_launch_that_waits_reads_what_a_kernel_wrote() {
     let Some(_gpu) = real_only("it launches no kernel before the one ahead has ended") else {

@@ -17,8 +17,8 @@ fn freed_addresses() -> DevicePtr {
 }
 
 refusals! {
-    /// Rule: mapping needs reserved addresses (source: CUDA Driver API, Virtual Memory Management,
-    /// cuMemMap: the range "must be an address reservation previously reserved").
+    /// Rule: mapping needs reserved addresses (source: CUDA Driver API, Virtual Memory Management, cuMemMap: the range
+    /// "must be an address reservation previously reserved").
     fn memory_is_mapped_at_reserved_addresses_only(
         // Freed last, because the next reservation may take the same addresses.
         one = Physical::new(granule()), two = Physical::new(2 * granule()),
@@ -29,34 +29,35 @@ refusals! {
         vmm::map(range.at, 2 * granule(), 0, two.handle)
     } => INVALID_VALUE | _;
 
-    /// Rule: the offset into a handle must be zero (source: CUDA Driver API, Virtual Memory Management,
-    /// cuMemMap: "currently must be zero").
+    /// Rule: the offset into a handle must be zero (source: CUDA Driver API, Virtual Memory Management, cuMemMap:
+    /// "currently must be zero").
     fn a_handle_is_mapped_from_its_start(two = Physical::new(2 * granule()), range = Reserved::new(2 * granule())) {
         vmm::map(range.at, granule(), granule(), two.handle)
     } => INVALID_VALUE | _;
 
-    /// Rule: no more than the handle has is mapped (source: CUDA Driver API, Virtual Memory Management,
+    /// Rule: no more bytes can be mapped than the handle has (source: CUDA Driver API, Virtual Memory Management,
     /// cuMemMap: "offset + size must be less than the size of the memory allocation").
     fn no_more_is_mapped_than_a_handle_has(one = Physical::new(granule()), range = Reserved::new(2 * granule())) {
         vmm::map(range.at, 2 * granule(), 0, one.handle)
     } => INVALID_VALUE | _;
 
-    /// Rule: the address of a mapping is a multiple of the granularity (source: CUDA Driver API, Virtual
-    /// Memory Management, cuMemMap; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: the address of a mapping is a multiple of the granularity (source: CUDA Driver API, Virtual Memory
+    /// Management, cuMemMap; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn mappings_begin_at_a_granule(one = Physical::new(granule()), range = Reserved::new(2 * granule())) {
         vmm::map(range.plus(granule() / 2), granule(), 0, one.handle)
     } => INVALID_VALUE;
 
-    /// Rule: so is its size (source: CUDA Driver API, Virtual Memory Management, cuMemMap; of its errors
-    /// CUDA_ERROR_INVALID_VALUE fits, and CUDA_ERROR_NOT_SUPPORTED was seen on an H200 with driver 580).
+    /// Rule: the size of a mapping is a multiple of the granularity (source: CUDA Driver API, Virtual Memory
+    /// Management, cuMemMap; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best; an H200 with driver 580 returns
+    /// CUDA_ERROR_NOT_SUPPORTED).
     fn mappings_are_whole_granules(one = Physical::new(granule()), range = Reserved::new(2 * granule())) {
         vmm::map(range.at, granule() / 2, 0, one.handle),
         vmm::map(range.at, 0, 0, one.handle)
     } => INVALID_VALUE | NOT_SUPPORTED;
 }
 
-/// Rule: mapped memory with access is used as device memory (source: CUDA Driver API, Virtual
-/// Memory Management, cuMemMap, cuMemSetAccess).
+/// Rule: mapped memory with access can be used as device memory (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemMap, cuMemSetAccess).
 #[test]
 fn mapped_memory_is_device_memory() {
     let gpu = portable();
@@ -71,8 +72,8 @@ fn mapped_memory_is_device_memory() {
     assert_eq!(words(range.at, 1024), [6; 256]);
 }
 
-/// Rule: a mapped range is not mapped again before it is unmapped (source: CUDA Driver API, Virtual
-/// Memory Management, cuMemMap, cuMemUnmap: unmapped addresses "can be used for a future calls").
+/// Rule: a mapped range cannot be mapped again before it is unmapped (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemMap, cuMemUnmap: unmapped addresses "can be used for a future calls").
 #[test]
 fn nothing_is_mapped_over_a_mapping() {
     let _gpu = portable();
@@ -87,8 +88,8 @@ fn nothing_is_mapped_over_a_mapping() {
     drop(Mapped::new(range.at, &second));
 }
 
-/// Rule: one handle at two addresses shows the same bytes (source: CUDA Programming Guide, Virtual
-/// Memory Management, Virtual Aliasing Support).
+/// Rule: one handle at two addresses shows the same bytes (source: CUDA Programming Guide, Virtual Memory Management,
+/// Virtual Aliasing Support).
 #[test]
 fn one_handle_shows_the_same_bytes_at_two_addresses() {
     let _gpu = portable();
@@ -105,8 +106,8 @@ fn one_handle_shows_the_same_bytes_at_two_addresses() {
     drop((first, second));
 }
 
-/// Rule: handles mapped side by side are one range for copies and kernels (source: CUDA Driver API,
-/// Virtual Memory Management; CUDA Samples, vectorAddMMAP).
+/// Rule: handles mapped next to each other are one range for copies and kernels (source: CUDA Driver API, Virtual
+/// Memory Management; CUDA Samples, vectorAddMMAP).
 #[test]
 fn mappings_side_by_side_are_one_range() {
     let _gpu = portable();
@@ -127,8 +128,8 @@ fn mappings_side_by_side_are_one_range() {
     assert_eq!(read(range.plus(granule - 32), 64), [4; 64]);
 }
 
-/// Rule: part of a mapping is not unmapped (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemUnmap: it "cannot unmap a sub-range").
+/// Rule: a part of a mapping cannot be unmapped (source: CUDA Driver API, Virtual Memory Management, cuMemUnmap: it
+/// "cannot unmap a sub-range").
 #[test]
 fn part_of_a_mapping_is_not_unmapped() {
     let _gpu = portable();
@@ -141,9 +142,9 @@ fn part_of_a_mapping_is_not_unmapped() {
     assert_eq!(read(range.plus(granule), 64), [5; 64]);
 }
 
-/// Rule: one call unmaps several whole mappings that lie side by side (source: CUDA Driver API,
-/// Virtual Memory Management, cuMemUnmap: "the entire contiguous address range that was mapped to";
-/// CUDA Samples, vectorAddMMAP, unmaps all its handles' range at once).
+/// Rule: one call can unmap several whole mappings that are next to each other (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemUnmap: "the entire contiguous address range that was mapped to"; CUDA Samples, vectorAddMMAP, which
+/// unmaps the range of all its handles at once).
 #[test]
 fn several_mappings_are_unmapped_at_once() {
     let _gpu = portable();
@@ -162,8 +163,9 @@ fn several_mappings_are_unmapped_at_once() {
     drop(Mapped::new(range.at, &second));
 }
 
-/// Rule: an unmapped range has no memory and takes new one (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemUnmap).
+/// Rule: an unmapped range has no memory, and new memory can be mapped there (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemUnmap).
+///
 /// Uncertain: whether unmapping a range that is not mapped is refused. On an H200 with driver 580 it is not.
 #[test]
 fn what_is_not_mapped_stays_so_when_it_is_unmapped() {
@@ -178,8 +180,8 @@ fn what_is_not_mapped_stays_so_when_it_is_unmapped() {
     }
 }
 
-/// Rule: memory keeps its bytes when it is mapped elsewhere (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemUnmap, cuMemMap: only the mapping goes).
+/// Rule: memory keeps its bytes when it is mapped elsewhere (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemUnmap, cuMemMap: only the mapping is removed).
 #[test]
 fn memory_keeps_its_bytes_when_mapped_elsewhere() {
     let _gpu = portable();
@@ -194,8 +196,8 @@ fn memory_keeps_its_bytes_when_mapped_elsewhere() {
     assert_eq!(read(mapped.at, 4096), [6; 4096]);
 }
 
-/// Rule: mapped memory is not freed as an allocation (source: CUDA Driver API, Memory Management,
-/// cuMemFree: memory of cuMemAlloc and its like).
+/// Rule: mapped memory cannot be freed as an allocation (source: CUDA Driver API, Memory Management, cuMemFree: for
+/// memory of cuMemAlloc and similar functions).
 #[test]
 fn mapped_memory_is_not_freed_as_an_allocation() {
     let _gpu = portable();

@@ -11,8 +11,9 @@ use crate::{
 };
 
 refusals! {
-    /// Rule: the location is a device that is there (source: CUDA Driver API, Virtual Memory
-    /// Management, cuMemCreate, list of errors: CUDA_ERROR_INVALID_VALUE or CUDA_ERROR_INVALID_DEVICE).
+    /// Rule: the location is a device that exists (source: CUDA Driver API, Virtual Memory Management, cuMemCreate,
+    /// list of errors: CUDA_ERROR_INVALID_VALUE or CUDA_ERROR_INVALID_DEVICE).
+    ///
     /// Uncertain: whether only an existing device has a granularity. On an H200 with driver 580 any number has one.
     fn physical_memory_is_of_a_device_that_is_there(
         absent = vmm::properties(gpu::absent_device(), constants::MEM_HANDLE_TYPE_NONE)
@@ -20,28 +21,28 @@ refusals! {
         vmm::create(granule(), &absent, 0)
     } => INVALID_DEVICE | INVALID_VALUE;
 
-    /// Rule: the flags must be zero (source: CUDA Driver API, Virtual Memory Management, cuMemCreate; of
-    /// its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: the flags must be zero (source: CUDA Driver API, Virtual Memory Management, cuMemCreate; of the listed
+    /// errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn physical_memory_takes_no_flags() {
         vmm::create(granule(), &plain(), 1 << 40)
     } => INVALID_VALUE;
 
     /// Rule: the kind of memory is CU_MEM_ALLOCATION_TYPE_PINNED (source: CUDA Driver API, Data types,
-    /// CUmemAllocationType; CUDA_ERROR_INVALID_VALUE or CUDA_ERROR_NOT_SUPPORTED fit).
+    /// CUmemAllocationType; of the listed errors, CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_NOT_SUPPORTED fit).
     fn physical_memory_is_pinned(strange = AllocationProp { kind: 0, ..plain() }) {
         vmm::create(granule(), &strange, 0)
     } => INVALID_VALUE | _;
 
-    /// Rule: more than there is is CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Virtual Memory
-    /// Management, cuMemCreate, list of errors).
+    /// Rule: a request for more memory than the device has returns CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API,
+    /// Virtual Memory Management, cuMemCreate, list of errors).
     fn more_physical_memory_than_there_is_is_refused(
         bytes = (2 * basic::device_bytes(0).expect("a size")).next_multiple_of(granule())) {
         vmm::create(bytes, &plain(), 0)
     } => OUT_OF_MEMORY;
 }
 
-/// Rule: both granularities are powers of two, the recommended a multiple of the minimum (source:
-/// CUDA Driver API, Virtual Memory Management, cuMemGetAllocationGranularity).
+/// Rule: both granularities are powers of two, and the recommended granularity is a multiple of the minimum granularity
+/// (source: CUDA Driver API, Virtual Memory Management, cuMemGetAllocationGranularity).
 #[test]
 fn granularities_are_powers_of_two() {
     let _gpu = portable();
@@ -52,8 +53,8 @@ fn granularities_are_powers_of_two() {
     assert_eq!(recommended % minimum, 0);
 }
 
-/// Rule: sizes are multiples of the granularity (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemCreate; of its errors CUDA_ERROR_INVALID_VALUE fits).
+/// Rule: sizes are multiples of the granularity (source: CUDA Driver API, Virtual Memory Management, cuMemCreate; of
+/// the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
 #[test]
 fn physical_memory_comes_in_granules() {
     let _gpu = portable();
@@ -67,8 +68,8 @@ fn physical_memory_comes_in_granules() {
     }
 }
 
-/// Rule: physical memory is taken at its creation and comes back with its release, once it is unmapped (source: CUDA
-/// Driver API, Virtual Memory Management, cuMemCreate, cuMemRelease).
+/// Rule: physical memory is taken from the device when it is created, and returned once it has been released and
+/// unmapped (source: CUDA Driver API, Virtual Memory Management, cuMemCreate, cuMemRelease).
 #[test]
 fn physical_memory_is_taken_at_its_creation() {
     let _gpu = portable();
@@ -93,7 +94,7 @@ fn physical_memory_is_taken_at_its_creation() {
     assert!(holds, "{during} then {after}");
 }
 
-/// Rule: released memory stays while a mapping of it does (source: CUDA Driver API, Virtual Memory
+/// Rule: released memory stays allocated while a mapping of it exists (source: CUDA Driver API, Virtual Memory
 /// Management, cuMemRelease: freed "when all outstanding mappings … are unmapped").
 #[test]
 fn released_memory_stays_while_mapped() {
@@ -110,9 +111,10 @@ fn released_memory_stays_while_mapped() {
     assert!(after >= during + bytes, "{during} then {after}");
 }
 
-/// Rule: cuMemRetainAllocationHandle gives the handle of what is mapped at an address, also after it was released;
-/// it is released as often as it was given (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemRetainAllocationHandle). Which error an address without a mapping has is not said (uncertain).
+/// Rule: cuMemRetainAllocationHandle returns the handle of the memory mapped at an address, even if the handle was
+/// released before; it must be released as often as it was returned (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemRetainAllocationHandle). The documentation does not say which error an address without a mapping
+/// causes (uncertain).
 #[test]
 fn a_handle_is_given_for_what_is_mapped_and_released_once_more() {
     let _gpu = portable();

@@ -12,26 +12,25 @@ use crate::{
 
 refusals! {
     /// Rule: the alignment is 0 or a power of two (source: CUDA Driver API, Virtual Memory Management,
-    /// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// cuMemAddressReserve; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn an_odd_alignment_is_refused() {
         vmm::reserve(granule(), 3 * granule(), 0, 0)
     } => INVALID_VALUE;
 
-    /// Rule: a reservation of nothing is refused (source: CUDA Driver API, Virtual Memory Management,
-    /// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: a reservation of 0 bytes is refused (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemAddressReserve; of the listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn nothing_is_not_reserved() { vmm::reserve(0, 0, 0, 0) } => INVALID_VALUE;
 
     /// Rule: sizes are multiples of the host's page (source: CUDA Driver API, Virtual Memory Management,
     /// cuMemAddressReserve: "the size and address parameters must be a multiple of the host page size").
     fn reservations_are_whole_pages() { vmm::reserve(granule() + 1, 0, 0, 0) } => INVALID_VALUE;
 
-    /// Rule: the flags must be zero (source: CUDA Driver API, Virtual Memory Management,
-    /// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    /// Rule: the flags must be zero (source: CUDA Driver API, Virtual Memory Management, cuMemAddressReserve; of the
+    /// listed errors, CUDA_ERROR_INVALID_VALUE fits best).
     fn a_reservation_takes_no_flags() { vmm::reserve(granule(), 0, 0, 1 << 40) } => INVALID_VALUE;
 }
 
-/// Rule: reserved ranges do not overlap (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemAddressReserve).
+/// Rule: reserved ranges do not overlap (source: CUDA Driver API, Virtual Memory Management, cuMemAddressReserve).
 #[test]
 fn reservations_do_not_overlap() {
     let _gpu = portable();
@@ -44,7 +43,7 @@ fn reservations_do_not_overlap() {
     }
 }
 
-/// Rule: a reservation is aligned as asked (source: CUDA Driver API, Virtual Memory Management,
+/// Rule: a reservation has the requested alignment (source: CUDA Driver API, Virtual Memory Management,
 /// cuMemAddressReserve, `alignment`).
 #[test]
 fn a_reservation_is_aligned_as_asked() {
@@ -57,7 +56,7 @@ fn a_reservation_is_aligned_as_asked() {
     }
 }
 
-/// Rule: without a wish a reservation can be mapped at its start (source: CUDA Driver API, Virtual
+/// Rule: if no alignment is requested, a reservation can be mapped at its start (source: CUDA Driver API, Virtual
 /// Memory Management, cuMemAddressReserve, cuMemMap).
 #[test]
 fn a_reservation_is_aligned_for_mapping() {
@@ -67,8 +66,8 @@ fn a_reservation_is_aligned_for_mapping() {
     assert_eq!(range.at % granule as u64, 0, "{:#x}", range.at);
 }
 
-/// Rule: eight times as many addresses as the device has bytes are reserved in one piece, and 640 GiB (source: seen on
-/// an H200 with driver 580; documents say nothing).
+/// Rule: eight times as many addresses as the device has bytes can be reserved in one piece; so can 640 GiB (source:
+/// observed on an H200 with driver 580; the documentation does not mention it).
 #[test]
 fn eight_times_the_device_is_reserved_in_one_piece() {
     let _gpu = portable();
@@ -96,10 +95,10 @@ fn eight_times_the_device_is_reserved_in_one_piece() {
     assert!(all_are, "refused: see the answers");
 }
 
-/// Rule: the address is a wish; the driver may give another (source: CUDA Driver API, Virtual
+/// Rule: the requested address is a hint; the driver may choose another address (source: CUDA Driver API, Virtual
 /// Memory Management, cuMemAddressReserve: `addr` is a "hint").
 ///
-/// Uncertain: whether a requested range that is free is given. The test asserts only that some range is.
+/// Uncertain: whether a requested range that is free is returned. The test asserts only that some range is.
 #[test]
 fn a_wished_address_is_a_hint() {
     let _gpu = portable();
@@ -113,8 +112,8 @@ fn a_wished_address_is_a_hint() {
     vmm::free_address(again, bytes).expect("addresses");
 }
 
-/// Rule: address and size of a free are those of the reservation (source: CUDA Driver API, Virtual
-/// Memory Management, cuMemAddressFree).
+/// Rule: the address and the size of a free are those of the reservation (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemAddressFree).
 #[test]
 fn a_reservation_is_freed_whole() {
     let _gpu = portable();
@@ -126,8 +125,8 @@ fn a_reservation_is_freed_whole() {
     drop(Mapped::new(range.at, &physical));
 }
 
-/// Rule: addresses are freed once (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemAddressFree, list of errors).
+/// Rule: addresses can be freed only once (source: CUDA Driver API, Virtual Memory Management, cuMemAddressFree, list
+/// of errors).
 #[test]
 fn a_reservation_is_freed_once() {
     let _gpu = portable();
@@ -137,8 +136,8 @@ fn a_reservation_is_freed_once() {
     assert!(vmm::free_address(at, bytes).is_err());
 }
 
-/// Rule: addresses with a mapping are not freed (source: CUDA Programming Guide, Virtual Memory
-/// Management, Freeing: unmap first).
+/// Rule: addresses with a mapping cannot be freed (source: CUDA Programming Guide, Virtual Memory Management, Freeing:
+/// unmap first).
 #[test]
 fn mapped_addresses_are_not_freed() {
     let _gpu = portable();
@@ -149,8 +148,8 @@ fn mapped_addresses_are_not_freed() {
     assert_eq!(read(range.at, 64), [5; 64]);
 }
 
-/// Rule: reserved addresses take no device memory (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemAddressReserve, cuMemCreate).
+/// Rule: reserved addresses use no device memory (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemAddressReserve, cuMemCreate).
 #[test]
 fn reservations_take_no_memory() {
     let _gpu = portable();

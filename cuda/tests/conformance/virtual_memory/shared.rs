@@ -28,22 +28,21 @@ fn owned(descriptor: i32) -> File {
 }
 
 refusals! {
-    /// Rule: memory made without a handle type is not exported as that type (source: CUDA Driver API,
-    /// Virtual Memory Management, cuMemExportToShareableHandle; CUmemAllocationProp,
-    /// requestedHandleTypes).
+    /// Rule: memory can be exported only as a handle type that was requested when it was created (source: CUDA Driver
+    /// API, Virtual Memory Management, cuMemExportToShareableHandle; CUmemAllocationProp, requestedHandleTypes).
     fn only_memory_made_for_it_is_exported(physical = Physical::new(granule())) {
         vmm::export(physical.handle).map(owned)
     } => INVALID_VALUE | _;
 
-    /// Rule: what is no exported handle is not imported (source: CUDA Driver API, Virtual Memory
+    /// Rule: a descriptor that is not an exported handle cannot be imported (source: CUDA Driver API, Virtual Memory
     /// Management, cuMemImportFromShareableHandle, list of errors).
     fn an_ordinary_file_is_not_imported(file = File::open("/dev/null").expect("a file")) {
         vmm::import(file.as_raw_fd())
     } => INVALID_VALUE | _;
 }
 
-/// Rule: an imported handle is the exported memory (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemExportToShareableHandle, cuMemImportFromShareableHandle).
+/// Rule: an imported handle refers to the exported memory (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemExportToShareableHandle, cuMemImportFromShareableHandle).
 #[test]
 fn an_imported_handle_is_the_same_memory() {
     let _gpu = portable();
@@ -61,8 +60,8 @@ fn an_imported_handle_is_the_same_memory() {
     drop((first, second));
 }
 
-/// Rule: memory lives until every imported handle too is released (source: CUDA Driver API, Virtual
-/// Memory Management, cuMemRelease: "including its shareable counterparts").
+/// Rule: memory exists until every imported handle is released, too (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemRelease: "including its shareable counterparts").
 #[test]
 fn an_imported_handle_keeps_the_memory() {
     let _gpu = portable();
@@ -82,7 +81,7 @@ fn an_imported_handle_keeps_the_memory() {
     assert_eq!(read(range.at, 256), [3; 256]);
 }
 
-/// Rule: importing takes no further memory (source: CUDA Driver API, Virtual Memory Management,
+/// Rule: importing a handle takes no further memory (source: CUDA Driver API, Virtual Memory Management,
 /// cuMemImportFromShareableHandle: the same allocation).
 #[test]
 fn an_imported_handle_takes_no_further_memory() {
