@@ -78,7 +78,7 @@ impl AddrRange {
         self.start
     }
 
-    /// Returns the first address behind the range.
+    /// Returns the first address past the range.
     pub const fn end(self) -> Addr {
         Addr(self.start.0 + self.bytes)
     }

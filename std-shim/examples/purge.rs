@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p larder --example purge [KIND]` keeps 64 MiB, allocates 1 GiB more, frees that and
 //! prints a line every tenth of a second. Kinds: `large`, `small`, `both` (the default), `tiny` (64
-//! bytes), `handed` (small, freed by another thread that stays alive) and `ended` (both, by threads
-//! that have ended). Linux only.
+//! bytes), `handed` (small, freed by another thread that stays alive) and `ended` (both, allocated
+//! and freed by threads that then end). Linux only.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::thread;
@@ -30,7 +30,7 @@ fn resident_mib() -> f64 {
 /// A block and its layout.
 struct Held(*mut u8, Layout);
 
-// SAFETY: a block belongs to the value.
+// SAFETY: a `Held` is the only owner of its block.
 unsafe impl Send for Held {}
 
 /// Allocates and writes blocks of these sizes, `bytes` bytes in total.
@@ -44,7 +44,7 @@ fn make(sizes: &[usize], bytes: usize) -> Vec<Held> {
             // SAFETY: the layout is not empty.
             let block = unsafe { HEAP.alloc(layout) };
             if !block.is_null() {
-                // SAFETY: ours, that long.
+                // SAFETY: the block is ours and has `size` bytes.
                 unsafe { block.write_bytes(1, size) };
                 blocks.push(Held(block, layout));
             }

@@ -7,7 +7,7 @@ use crate::interrupt;
 /// sizes is 0.01 %.
 const PARTS: u128 = 10_000;
 
-/// Number of parts above the peak live bytes in which every size is tried: 6 %.
+/// Up to this many parts above the peak live bytes (6 %), every size is tried.
 const FINE_PARTS: u128 = 600;
 
 /// Stride in parts beyond [`FINE_PARTS`], so that the search ends soon for contenders that need a
@@ -22,7 +22,7 @@ const MAX_PARTS: u128 = 3_000;
 pub(crate) struct SmallestDevice {
     /// Size in bytes.
     pub(crate) bytes: u64,
-    /// Size over the peak live bytes.
+    /// Size divided by the peak live bytes.
     pub(crate) over_live: f64,
     /// Driver calls on this device: all calls if the device maps pages, otherwise allocations and
     /// releases.

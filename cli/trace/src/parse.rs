@@ -58,8 +58,8 @@ pub(super) fn read_all(path: &Path, source: impl Read) -> Result<Vec<Trace>, Tra
 }
 
 /// Reads all traces from `source`, at least one. `path` gives the traces their name, and is named
-/// in errors. If a trace is cut short, returns the part up to the last complete line, closed with a
-/// step mark if it has steps, and the defect.
+/// in errors. If a trace is cut short, returns the defect and the part up to the last complete
+/// line; this part is closed with a step mark if it has steps.
 ///
 /// # Errors
 /// Returns the first defect found, with its line, unless only the end is missing. Never panics.
@@ -82,9 +82,9 @@ pub fn read_to_last_line(
 
 /// Reads like [`read_to_last_line`], and passes each event, with the number of its trace, to
 /// `take`, in order. The traces returned have no events. For format v1, memory grows with the live
-/// blocks and with the parts between steps, not with the file. Recordings of other programs are
-/// kept in memory, since blocks that were live before a recording come first. If there is an error,
-/// the events already passed must be discarded.
+/// blocks and with the parts between steps, not with the file. Recordings in other formats are kept
+/// in memory, since the allocations of blocks that were live before the recording have to be passed
+/// first. If there is an error, the events already passed must be discarded.
 ///
 /// # Errors
 /// Returns the errors of [`read_to_last_line`].

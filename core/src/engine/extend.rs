@@ -16,8 +16,8 @@ impl Chunks<'_> {
     }
 
     /// Adds a free chunk at the end of a region. It joins the free chunk there, if no stream still uses that chunk, or
-    /// if the growth counted on that chunk (`with_end`). Otherwise the two stay apart, because fresh memory can serve
-    /// every stream.
+    /// if the growth counted on that chunk (`with_end`). Otherwise the two stay apart, so that the fresh memory, which
+    /// can serve every stream, does not have to wait for one.
     pub(crate) fn extend_region(
         &mut self,
         id: RegionId,
@@ -62,7 +62,8 @@ impl Chunks<'_> {
         (countable && last.state() != State::Leaving).then_some(id)
     }
 
-    /// Returns the address after the newest region and the bytes under way.
+    /// Returns the address at which the next growth will start: the end of the newest region plus the bytes of growths
+    /// in progress.
     pub(crate) fn next_address(&self) -> Option<Addr> {
         let newest = self.regions.get(self.newest_region?).range(self.granule)?;
         newest.end().checked_add(self.in_flight_bytes)

@@ -1,11 +1,12 @@
-//! The share of the time that a job reaches, in real time.
+//! Measures, on a real clock, the share of the time that a job actually gets.
 //!
-//! `cargo bench -p larder-control --bench duty [-- SECONDS]` prints a markdown table. A launch spins for some
-//! time, then asks; a row runs for SECONDS (1). *pacer*: pauses between launches; *end of run*: AntMan's
-//! formula, one sleep a step. *worst* is the step whose share lies farthest from the requested share, the first
-//! two left out, which the pacer learns from. It reports and asserts nothing: a busy machine oversleeps.
+//! `cargo bench -p larder-control --bench duty [-- SECONDS]` prints a markdown table. A launch
+//! spins for some time, then asks the pacer to wait; each row runs for SECONDS (by default 1). *pacer* pauses
+//! between launches; *end of run* sleeps once per step, according to AntMan's formula. *worst* is the share of
+//! the step farthest from the requested share, not counting the first two steps, from which the pacer learns.
+//! The benchmark only reports and asserts nothing, because threads oversleep on a busy machine.
 //!
-//! Without `--bench`, as `cargo test --benches` runs it, it tries a few steps only.
+//! Without `--bench`, as under `cargo test --benches`, it runs only a few steps.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use larder_control::{
     Clock, DutyCycle, Pacer, PerfControl, ResourceManagement, SystemClock, Waited,
 };
 
-/// Launches of a step, and how long each spins.
+/// The number of launches in a step, and the time for which each spins.
 const LOADS: [(u32, Duration); 4] = [
     (1, Duration::from_millis(5)),
     (10, Duration::from_micros(500)),
@@ -55,7 +56,7 @@ fn main() {
 struct Measured {
     busy: Duration,
     all: Duration,
-    /// The share of the step that is farthest from the requested share.
+    /// The step's share that is farthest from the requested share.
     worst: f64,
     longest_pause: Duration,
 }
@@ -66,7 +67,8 @@ impl Measured {
     }
 }
 
-/// Runs steps for a time. A step gets what to add its pauses to, and gives what it was busy.
+/// Runs steps for the time `longest`. `step` receives the longest pause so far, which it updates, and returns
+/// the time for which it was busy.
 fn measure(
     clock: &SystemClock,
     perf: PerfControl,
@@ -131,7 +133,7 @@ fn slept(perf: PerfControl, launches: u32, work: Duration, longest: Duration) ->
     })
 }
 
-/// Keeps the processor busy; how long it did.
+/// Keeps the processor busy for at least `work`. Returns how long it was busy.
 fn spin(clock: &SystemClock, work: Duration) -> Duration {
     let start = clock.now();
     loop {

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Ceiling {
-    /// The sum of the limits with which the GPU's allocators began, as in upstream.
+    /// The sum of the limits with which the GPU's allocators began, as in AntMan.
     #[default]
     Initial,
     /// This number of bytes.

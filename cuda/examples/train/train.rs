@@ -45,7 +45,7 @@ impl TrainSettings {
 pub(crate) struct TrainReport {
     /// The mean loss of each step.
     pub(crate) losses: Vec<f32>,
-    /// Fraction of the test's samples put in the right arm, before and after the training.
+    /// Fraction of the test samples that are assigned to the correct arm of the spiral, before and after the training.
     pub(crate) accuracy: [f64; 2],
     /// The plane, with each point classified by the trained model on the host.
     pub(crate) picture: String,
@@ -121,7 +121,7 @@ pub(crate) fn train(
     })
 }
 
-/// Returns the fraction of a batch's samples that the device puts in the right arm.
+/// Returns the fraction of a batch's samples that the device assigns to the correct arm.
 fn accuracy(gpu: &TrainDevice, model: &mut Network, batch: &mut Batch) -> Result<f64, Failure> {
     let logits = model.logits(gpu, batch)?;
     let bias = model.b2.cpu()?.first().copied().unwrap_or(0.0);

@@ -307,15 +307,15 @@ fn one_size_serves_the_next() {
         mix(&mut random, &mut blocks);
     }
     let held = HEAP.stats().committed_bytes;
-    // The limit allows for the blocks, a pointer to each, and memory of one size that the next
-    // cannot use.
+    // The limit allows for the blocks, a pointer to each, and memory of one size that cannot serve
+    // the next size.
     assert!(
         held < 150 << 20,
         "{held} bytes for 64 MiB and their pointers"
     );
 }
 
-/// The system would otherwise create huge pages by itself.
+/// The heap must refuse huge pages explicitly, since the system would create them by itself.
 fn no_huge_pages_for_small_blocks() {
     if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
         return;

@@ -8,7 +8,7 @@ use super::{Command, CoordinateError, JobId, JobPolicy, JobReport};
 use crate::SleepState;
 use crate::perf::PerfControl;
 
-/// The highest version that is adopted from another coordinator. It leaves as many versions to send.
+/// The highest version that is adopted from another coordinator. Half of all versions remain to be sent.
 const MAX_ADOPTED: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]
@@ -27,11 +27,11 @@ pub(super) struct CoordinatedJob {
     held: u64,
     /// Bytes that the job held at its last report.
     held_asleep: u64,
-    /// Bytes that the job wants. A lower want counts only after a while.
+    /// Bytes that the job wants. A decrease in demand counts only after a while.
     pub(super) want: u64,
-    /// A lower want that has not yet lasted long enough.
+    /// A decrease in demand that has not yet lasted long enough.
     lower_want: Option<LowerWant>,
-    /// The job's answer, if it set another limit than the last one sent.
+    /// The job's answer, if it set a limit other than the last one sent.
     answer: Option<OwnLimit>,
     pub(super) perf: PerfControl,
     turn: JobTurn,
@@ -41,7 +41,7 @@ pub(super) struct CoordinatedJob {
 #[derive(Clone, Copy, Debug)]
 struct JobTurn {
     seat: Seat,
-    /// Start of the job's time in its seat; `None` until the first decision.
+    /// The time at which the job's seat last changed; `None` until the first decision.
     since: Option<Duration>,
     /// Whether the job has reported nothing yet.
     is_new: bool,
@@ -53,16 +53,16 @@ struct JobTurn {
     wake_bytes: u64,
 }
 
-/// A limit that a job changed instead of obeying it.
+/// A limit that a job replaced with its own instead of obeying it.
 #[derive(Clone, Copy, Debug)]
 struct OwnLimit {
     asked: u64,
     got: u64,
-    /// Time of the answer, because a job that refused may obey some time later.
+    /// The time of the answer, since a job that refused may obey some time later.
     at: Duration,
 }
 
-/// The time since which a job has wanted less, and the maximum that it has wanted since then.
+/// The time since which a job has wanted less, and the most that it has wanted since then.
 #[derive(Clone, Copy, Debug)]
 struct LowerWant {
     since: Duration,
@@ -70,8 +70,9 @@ struct LowerWant {
 }
 
 impl CoordinatedJob {
-    /// Makes a job that has not reported and may hold `may_hold` bytes. With turns, the job has no seat
-    /// yet; without turns, it has a seat from the beginning.
+    /// Makes a job that has not reported and may hold `may_hold` bytes. With turns, the job starts as
+    /// [`Seat::Leaving`], which means that it is not admitted; without turns, it is [`Seat::In`] from the
+    /// beginning.
     pub(super) const fn new(id: JobId, policy: JobPolicy, may_hold: u64, has_turns: bool) -> Self {
         Self {
             id,
@@ -142,7 +143,7 @@ impl CoordinatedJob {
         }
     }
 
-    /// Takes the sleep part of a report (COORD5).
+    /// Processes the part of a report that is about sleep (COORD5).
     fn sleeps(&mut self, report: &JobReport, now: Duration) {
         let turn = &mut self.turn;
         turn.can_sleep = report.sleep.is_some();
@@ -150,15 +151,15 @@ impl CoordinatedJob {
         let holds = self.limit > 0 || self.held > 0;
         let is_awake = report.sleep == Some(SleepState::Awake);
         let seat = match (turn.seat, report.sleep) {
-            // The job cannot sleep, or joined with memory.
+            // A job that cannot sleep, or that held memory when it joined, is let in.
             (Seat::Leaving | Seat::Out, None) => Seat::In,
             (Seat::Leaving, _) if turn.is_new && is_awake && holds => Seat::In,
             (Seat::Leaving, Some(SleepState::Asleep)) if turn.told_asleep == Some(true) => {
                 turn.seat = Seat::Out;
                 Seat::Out
             }
-            // Something other than this coordinator woke the job, since a job reads its orders before it
-            // wakes.
+            // Something other than this coordinator woke the job: a job reads its orders before it wakes,
+            // and the last order was to sleep.
             (Seat::Out, Some(SleepState::Awake)) => Seat::Leaving,
             (seat, _) => seat,
         };
@@ -212,11 +213,11 @@ impl CoordinatedJob {
         Some(Command::SetAsleep { job, asleep })
     }
 
-    /// Accepts a higher want immediately, and records a lower want.
+    /// Accepts an increase in demand immediately, and records a decrease.
     fn wants(&mut self, wanted: u64, now: Duration) {
         if wanted >= self.want {
             if wanted > self.want {
-                // The job wants another amount, so it may now answer a limit differently.
+                // The demand has changed, so the job may now answer a limit differently.
                 self.answer = None;
             }
             self.want = wanted;
@@ -230,7 +231,7 @@ impl CoordinatedJob {
         lower.max = lower.max.max(wanted);
     }
 
-    /// Accepts a lower want that has lasted for `calm`, and forgets a refusal after the same time.
+    /// Accepts a decrease in demand that has lasted for `calm`, and forgets a refusal after the same time.
     pub(super) fn settle(&mut self, now: Duration, calm: Duration) {
         if let Some(answer) = self.answer
             && self.refused().is_some()
@@ -268,8 +269,7 @@ impl CoordinatedJob {
         limit.max(self.held)
     }
 
-    /// Returns the number of bytes by which the job's charge will drop when it obeys and releases
-    /// memory.
+    /// Returns the bytes by which the job's charge will drop when it has obeyed and released memory.
     pub(super) fn coming(&self) -> u64 {
         match self.turn.seat {
             Seat::In => {}
@@ -284,13 +284,13 @@ impl CoordinatedJob {
         self.charge() - limit
     }
 
-    /// Returns the limit below which the job refused to go at the last request.
+    /// Returns the limit below which the job last refused to go.
     pub(super) fn refused(&self) -> Option<u64> {
         let answer = self.answer?;
         (answer.got > answer.asked).then_some(answer.got)
     }
 
-    /// Returns the job's want, given its answers to former limits.
+    /// Returns the job's demand, given its answers to earlier limits.
     pub(super) fn want(&self) -> Want {
         match self.turn.seat {
             Seat::In => {

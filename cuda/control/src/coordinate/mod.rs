@@ -1,7 +1,8 @@
-//! A small coordinator: it decides how much of a device's memory each job may hold, and how fast each job may
-//! run. It is pure: reports go in, commands come out. Callers handle files, processes and clocks.
+//! A small coordinator, which decides how much of a device's memory each job may hold, and how fast each job
+//! may run. It takes reports and returns commands, without side effects: callers handle files, processes and
+//! clocks.
 //!
-//! COORD1. A job's *charge* is the maximum that it can hold from now on, according to all that is known: the
+//! COORD1. A job's *charge* is the maximum that it can hold from now on, as far as is known: the
 //! largest of the limit that it has confirmed, the limit that was sent and is not confirmed, and the bytes
 //! that it holds above its limit.
 //! COORD2. The sum of the charges never exceeds the total; so, at any time, neither does the memory that jobs
@@ -10,13 +11,13 @@
 //! COORD3. At most one limit of a job is unconfirmed. Versions increase, and the job's status has the version
 //! that the job obeys, so an old status cannot be mistaken for an answer. If a job's first report has another
 //! coordinator's version, the job continues from that version.
-//! COORD4. A job's memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job
-//! is not gone. A job that starts again is another job.
+//! COORD4. A job's memory counts until the caller reports that the job is gone ([`Coordinator::gone`]); a job
+//! that no longer reports is not gone. A job that starts again is a new job.
 //!
 //! COORD5. With turns, only the memory that a job holds counts once a report shows the job asleep, provided
 //! that the report was read after the order to sleep was written. A waking job reports that it wakes, and
-//! reads its orders once more, before it takes memory. So whichever of job and coordinator wrote first, the
-//! other sees it ([`SleepState`]).
+//! reads its orders once more, before it takes memory. So whichever of the two writes first, the job or the
+//! coordinator, the other one sees it ([`SleepState`]).
 //!
 //! COORD2 requires two things of a job. It grants nothing above the last limit that it was sent, which is 0
 //! before the first. And the memory that it reports is the memory that it holds *after* it has obeyed the
@@ -43,14 +44,14 @@ pub struct JobId(u64);
 /// The policy for a job: the coordinator's promise to the job, and the job's rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobPolicy {
-    /// The job's name, for people.
+    /// The job's name, shown to people.
     pub name: String,
     /// The job's priority: a higher priority goes first, and jobs with equal priorities divide memory fairly.
     pub priority: u32,
-    /// Once the job's limit has reached this, it never drops below it.
+    /// Once the job's limit has reached this number of bytes, it never drops below it.
     pub floor_bytes: u64,
-    /// The job's share of the time while a job with a higher priority wants memory; at other times the share
-    /// is full.
+    /// The job's share of the time while a job with a higher priority wants memory; at other times, the job has
+    /// the full share.
     pub perf_beside: PerfControl,
 }
 
@@ -83,7 +84,7 @@ pub enum Command {
         job: JobId,
         /// The limit.
         limit_bytes: u64,
-        /// The version, which is higher than all before.
+        /// The version, which is higher than all earlier ones.
         version: u64,
     },
     /// A new share of the time.
@@ -93,7 +94,7 @@ pub enum Command {
         /// The share.
         perf: PerfControl,
     },
-    /// The order to sleep after the current run, or to be awake. Given only with turns.
+    /// The order to sleep after the current run, or to be awake. Used only with turns.
     SetAsleep {
         /// The job that the command is for.
         job: JobId,
@@ -118,14 +119,14 @@ impl Command {
 pub struct CoordinatorConfig {
     /// Bytes that the device has for all jobs.
     pub total_bytes: u64,
-    /// The unit of limits. Wants are rounded up to multiples of the unit, and a limit changes by less than a
-    /// unit only to meet its target exactly. 0 counts as 1.
+    /// The unit of limits. The bytes that jobs want are rounded up to multiples of the unit, and a limit
+    /// changes by less than a unit only to meet its target exactly. 0 counts as 1.
     pub step_bytes: u64,
-    /// The stabilization time. A job must want less for this long before its limit drops; a higher want
+    /// The stabilization time. A job must want less for this long before its limit drops; an increase
     /// counts immediately. A job that set a higher limit than the one it was sent is sent the lower limit
     /// again after this time.
     pub calm: Duration,
-    /// Minimum length of a turn. Jobs that together want more than there is take turns: each gets all the
+    /// Minimum length of a turn. Jobs that together want more than the total take turns: each gets all the
     /// memory that it wants, and the others sleep meanwhile. A turn lasts for this time multiplied by the
     /// job's priority (1 to 10), and continues while no other job waits. With `None`, all jobs are awake and
     /// divide the memory.
@@ -136,7 +137,7 @@ pub struct CoordinatorConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoordinateError {
-    /// There is no such job, or it is gone.
+    /// No such job has joined, or it is gone.
     #[error("there is no such job: it never joined, or is gone")]
     Unknown,
     /// The sum of the floors would exceed the total.
@@ -151,8 +152,9 @@ pub enum CoordinateError {
         /// The newest version sent.
         version: u64,
     },
-    /// The job holds, or may hold, more than it was allowed. The report counts. The coordinator lowers limits
-    /// to their targets until the charges fit in the total again, and raises no limit before that.
+    /// The job holds, or may hold, more than it was allowed. The report counts nevertheless. The coordinator
+    /// lowers limits to their targets until the charges fit in the total again, and raises no limit before
+    /// that.
     #[error("{:#} more than allowed: the job does not obey its limit, stop the job", ByteCount(*bytes))]
     AboveLimit {
         /// Bytes above the allowed number.
@@ -268,7 +270,7 @@ impl Coordinator {
             .report(report, now, step)
     }
 
-    /// Returns the commands that now meet the jobs' wants as well as possible. The caller calls this after
+    /// Returns the commands that now meet the jobs' demands as well as possible. The caller calls this after
     /// each report and from time to time, and sends every command, because each counts as sent. O(jobs
     /// squared).
     pub fn decide(&mut self, now: Duration) -> Vec<Command> {
@@ -279,15 +281,15 @@ impl Coordinator {
         let wants: Vec<_> = self.jobs.iter().map(CoordinatedJob::want).collect();
         let targets = targets(self.config.total_bytes, &wants);
         let missing = self.raise(&targets, &mut commands);
-        // The excess over the total, if a job reported a limit that it was not sent.
+        // The charges exceed the total if a job reported a limit that it was not sent.
         let over = self.charged_bytes().saturating_sub(self.config.total_bytes);
         self.lower(&targets, missing.saturating_add(over), &mut commands);
         self.pace(&mut commands);
         commands
     }
 
-    /// Sends a job the limit that the coordinator assumes, if the job reported another. Returns `None` while
-    /// an order is on its way, or if there is no such job.
+    /// Sends a job the limit that the coordinator assumes, for a job that reported another. Returns `None`
+    /// while an order is on its way, or if there is no such job.
     pub fn restate(&mut self, job: JobId) -> Option<Command> {
         let job = self.jobs.iter_mut().find(|other| other.id == job)?;
         job.is_confirmed().then(|| job.send_limit(job.limit))
@@ -328,8 +330,8 @@ impl Coordinator {
         }
     }
 
-    /// Raises limits with memory that no charge covers: first those of jobs below their floors, then by
-    /// priority. Returns the bytes that are missing for the targets.
+    /// Raises limits with memory that no charge covers: first the limits of jobs below their floors, then by
+    /// priority. Returns the bytes that are missing to reach the targets.
     fn raise(&mut self, targets: &[u64], commands: &mut Vec<Command>) -> u64 {
         let mut order: Vec<_> = (0..self.jobs.len()).collect();
         order.sort_by_key(|&index| {

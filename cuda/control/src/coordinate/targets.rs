@@ -1,10 +1,11 @@
 //! The memory that each job would have if memory could move instantly.
 //!
-//! Each job gets its floor, and then the memory that it refused to release. The rest goes to the jobs with
-//! the highest priority, up to their wants, and then to those with the next priority. Jobs with the same
-//! priority get equal amounts above their floors, up to the want of each (max-min fairness).
+//! Each job first gets its floor, and then the memory that it refused to release. The rest goes to the jobs
+//! with the highest priority, up to the bytes that they want, and then to those with the next priority. Jobs
+//! with the same priority get equal amounts above their floors, up to the bytes that each wants (max-min
+//! fairness).
 
-/// The minimum and the maximum that a job should get.
+/// A job's demand: the minimum and the maximum that it should get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Want {
     pub(super) priority: u32,
@@ -34,7 +35,8 @@ pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
         left -= more;
     }
     let mut order: Vec<_> = (0..wants.len()).collect();
-    // Within a priority, the jobs that lack the least come first, so that the others divide the rest.
+    // Within a priority, the jobs that want the least above their floors come first, so that the others divide
+    // the rest.
     order.sort_by_key(|&index| {
         let want = &wants[index];
         (

@@ -1,10 +1,10 @@
-//! The turns on a device that is too small for all jobs: jobs that are *in* have the device, the others sleep
-//! or are ordered to sleep.
+//! The turns on a device that is too small for all jobs: jobs that are *in* have the device, and the others
+//! sleep or are ordered to sleep.
 //!
 //! JOBTURN1. A job is let in only if it fits in what remains after all charges and the bytes that the jobs
-//! *in* may still get. So no two jobs are awake whose needs together exceed the total, except jobs that
+//! *in* may still get. So no two awake jobs have needs that together exceed the total, unless one of them
 //! cannot sleep.
-//! JOBTURN2. No job is sent out before its turn is over. A turn is the minimum turn multiplied by the job's
+//! JOBTURN2. No job is sent out before the end of its turn. A turn is the minimum turn multiplied by the job's
 //! priority.
 //! JOBTURN3. Jobs are let in in the order in which they began to wait. A job that has waited for a minimum
 //! turn is no longer overtaken, so it waits for at most one turn of each other job, and for those jobs to
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Maximum length of a turn, in minimum turns.
 const LONGEST: u32 = 10;
 
-/// A job's relation to the device.
+/// A job's relation to the device: its seat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Seat {
     /// The job has the device, or is ordered to wake.
@@ -32,7 +32,8 @@ pub(super) enum Seat {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seated {
     pub(super) seat: Seat,
-    /// If the job is in, when it was let in or, after that, woke; otherwise, when it began to wait.
+    /// If the job is in, the time at which it was let in or, after that, woke; otherwise, the time at which it
+    /// began to wait.
     pub(super) since: Duration,
     pub(super) priority: u32,
     /// The job's charge in its present seat: the maximum that it can hold from now on (COORD1, COORD5).
@@ -57,7 +58,7 @@ impl Seated {
     }
 }
 
-/// Returns the jobs that move, with their new seats. O(jobs squared).
+/// Returns the jobs whose seats change, with their new seats. O(jobs squared).
 pub(super) fn moves(
     total: u64,
     turn: Duration,
@@ -76,7 +77,7 @@ pub(super) fn moves(
     };
     waiting.sort_by_key(|&index| {
         let job = &jobs[index];
-        // A job that still holds memory that others need is let in last.
+        // Jobs that still hold memory that others need are let in last.
         let leaves = leaving(job) > 0;
         let rank = core::cmp::Reverse(job.priority);
         (leaves, job.since, rank, index)
@@ -116,15 +117,15 @@ pub(super) fn moves(
         }
     }
     if head.is_none() {
-        // The jobs that are in may want more than before.
+        // The jobs that are in may now want more.
         let missing = reserved.saturating_sub(total).saturating_sub(coming);
         send_out(missing, turn, now, jobs, &mut moves);
     }
     moves
 }
 
-/// Sends out jobs whose turns are over, starting with the job that has been in for the longest time, if that
-/// frees enough.
+/// Sends out jobs whose turns are over, starting with the job that has been in for the longest time. Sends out
+/// none if that would not free enough.
 fn send_out(
     mut missing: u128,
     turn: Duration,

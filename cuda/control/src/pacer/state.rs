@@ -4,7 +4,8 @@
 //! ahead of the clock during a pause, and never goes back to before the present. The busy time of a queued
 //! step is the time reported for it, during the step or later.
 //! PACER2. `debt` is the time of pauses due for busy time, less the time inserted, less the time forgotten.
-//! At full share all of it is forgotten, and so is time paused ahead above the bound.
+//! At full share all of it is forgotten. At the end of a step, time paused ahead is forgotten as far as it
+//! exceeds `carry_bound`.
 //! PACER3. The first k of n launches have inserted k/n of a plan, less the time put off because of the
 //! minimum pause, and plus the time overslept; all n launches have inserted all of the plan.
 
@@ -236,7 +237,7 @@ impl PacerState {
         }
     }
 
-    /// Makes the pauses for `busy` due. The share is not 0.
+    /// Adds the pauses that are due for `busy` to the debt. The share is not 0.
     fn charge(&mut self, busy: u64) {
         self.busy = self.busy.saturating_add(busy);
         let perf = u128::from(self.perf.percent());
@@ -326,7 +327,8 @@ impl PausePlan {
     }
 
     /// Returns the time that the missing launches would have inserted, if that is more than the share of one
-    /// launch. Returns `None` if no launch was predicted, because then there is no share.
+    /// launch. Returns `None` if no launch was predicted, because then the plan is not divided among
+    /// launches.
     fn missing(&self) -> Option<u64> {
         let share = self.time.checked_div(self.launches)?;
         let missing = self.time.saturating_sub(self.inserted);
