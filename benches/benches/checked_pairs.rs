@@ -1,7 +1,7 @@
 //! Host time and driver calls of an alloc and a free of checked memory, compared with unchecked memory.
 //!
 //! `cargo bench -p larder-benches --bench checked_pairs [-- --pairs 2000 --bytes 4096]` prints a markdown
-//! table. The stream is idle, so a wait of the host costs only the driver call; calls are counted on the
+//! table. The stream is idle, so a wait of the host takes only as long as the driver call. Calls are counted on the
 //! stand-in.
 
 use std::error::Error;
@@ -17,7 +17,7 @@ use larder_core::{BlockAllocator, Request};
 use larder_cuda::driver::load_from_env;
 use larder_cuda::{CheckedConfig, Context, DeviceAllocator, DeviceConfig, checked};
 
-/// Pairs before the clock starts, which fill the quarantine and grow the memory.
+/// Number of pairs before the clock starts. They fill the quarantine and grow the memory.
 const SETTLING_PAIRS: usize = 100;
 
 /// Compares checked memory with unchecked memory.
@@ -37,7 +37,7 @@ struct Args {
     bench: bool,
 }
 
-/// Runs `pairs` pairs. Returns the nanoseconds of one.
+/// Runs `pairs` pairs. Returns the nanoseconds of one pair.
 fn time(allocator: &dyn BlockAllocator, pairs: usize, bytes: u64) -> Result<f64, Box<dyn Error>> {
     let start = Instant::now();
     for _ in 0..pairs {

@@ -1,9 +1,10 @@
-//! Host time of one pair, a free and an alloc, in alternated rounds.
+//! Host time of one pair, a free and an alloc, in alternating rounds.
 //!
 //! `cargo bench -p larder-benches --bench pair_rounds [-- --live 100,1000 --rounds 15]`
-//! prints a markdown table. One thread, no lock. `larder_benches::pair` has the requests and the checks.
+//! prints a markdown table. One thread makes the pairs, without a lock. `larder_benches::pair` has the requests and
+//! the checks.
 //!
-//! Without `--bench`, as under `cargo test --benches`, it runs a few pairs only.
+//! Without `--bench`, as under `cargo test --benches`, it runs only a few pairs.
 
 #![deny(unsafe_code)]
 
@@ -19,18 +20,18 @@ use larder_benches::pair::{
 use larder_benches::rounds::Rounds;
 use larder_cli::Table;
 
-/// The seed of all scripts, chosen freely.
+/// The seed of all scripts. Any number will do.
 const SEED: u64 = 1;
 
-/// Untimed pairs before the first timed one, for each live block. Afterwards, one in fifty of the blocks that
-/// the fill had placed in address order is left.
+/// Number of untimed pairs for each live block, before the first timed pair. After them, one in fifty of the blocks
+/// that the fill placed in address order is left.
 const SETTLING_PAIRS_PER_LIVE: u64 = 4;
 
-/// Divisor of a round's pairs that gives the pairs run before the clock starts, which bring a contender's tables back
-/// into the caches that the previous contender filled.
+/// One in this many of a round's pairs runs before the clock starts, to bring a contender's tables back into the
+/// caches, which the previous contender filled.
 const WARMING_SHARE: u64 = 8;
 
-/// Index of `offset-allocator` among the contenders, with which all others are compared.
+/// Index of `offset-allocator` among the contenders. All others are compared with it.
 const BASELINE: usize = 1;
 
 /// Compares the host time of one pair, a free and an alloc, among allocators.
@@ -84,7 +85,7 @@ fn print_table(mut args: Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs all contenders and returns the rows of the table.
+/// Runs all contenders. Returns the rows of the table.
 fn rows(script: &PairScript, rounds: usize, pairs: u64) -> Result<Vec<[String; 6]>, Failure> {
     let (mut first_table, mut second_table) = (Vec::new(), Vec::new());
     let mut runners = [

@@ -10,8 +10,8 @@ use larder_model::Random;
 
 const LIFETIMES: u32 = 60_000;
 
-/// Returns the lifetimes of a training step. One of each layer lives until the backward pass, the
-/// others briefly.
+/// Returns the lifetimes of a training step. One of each layer lives until the backward pass, and the others are
+/// short.
 fn step(random: &mut Random) -> Vec<Lifetime> {
     let layers = LIFETIMES / 4;
     let mut lifetimes = Vec::new();
@@ -27,7 +27,7 @@ fn step(random: &mut Random) -> Vec<Lifetime> {
     lifetimes
 }
 
-/// Returns lifetimes in no order, each up to a fiftieth of the whole time.
+/// Returns lifetimes in no order, each of which lasts for up to a fiftieth of the whole time.
 fn mix(random: &mut Random) -> Vec<Lifetime> {
     let one = |_| {
         let begin = random.below(u64::from(LIFETIMES)) as u32;

@@ -1,12 +1,12 @@
-//! Host time of one pair, an alloc and a free, in the LRU pool, in alternated rounds: upstream's six sizes in
-//! turn, with limits of 1 and 100 buffers and limits that grow. Upstream's rows are from a model of its pool,
-//! which keeps its few buffers in a vector and takes no lock.
+//! Host time of one pair, an alloc and a free, in the LRU pool, in alternating rounds: the six sizes of TensorFlow's
+//! benchmark in turn, with limits of 1 and 100 buffers and limits that grow. TensorFlow's rows are from a model of
+//! its pool, which keeps its few buffers in a vector and takes no lock.
 //!
-//! `cargo bench -p larder-benches --bench pool` prints a markdown table. One thread; our pool takes its lock.
-//! The sub-allocator only adds and subtracts numbers, so a miss shows the pool's own cost and none of a
-//! driver's.
+//! `cargo bench -p larder-benches --bench pool` prints a markdown table. There is one thread; our pool takes its lock.
+//! The sub-allocator only adds and subtracts numbers, so a miss shows the cost of the pool, without that of a
+//! driver.
 //!
-//! Without `--bench`, as under `cargo test --benches`, it runs a few pairs only.
+//! Without `--bench`, as under `cargo test --benches`, it runs only a few pairs.
 
 #![deny(unsafe_code)]
 
@@ -25,7 +25,7 @@ use larder_core::{
 };
 use larder_model::tensorflow::pool as upstream;
 
-/// The sizes of upstream's own benchmark of allocators.
+/// The sizes of TensorFlow's benchmark of allocators.
 const SIZES: [u64; 6] = [256, 4096, 16_384, 524_288, 512, 1_048_576];
 
 /// A sub-allocator that returns ascending addresses and counts the bytes in use.
@@ -51,7 +51,7 @@ impl SubAllocator for Numbers {
     }
 }
 
-/// A pool, upstream's or ours, and its name in the table.
+/// A pool, TensorFlow's or ours, and its name in the table.
 enum PoolContender {
     Upstream(&'static str, upstream::PoolAllocator<Numbers>),
     Ours(&'static str, Box<PoolAllocator<Numbers>>),

@@ -7,7 +7,7 @@ pub mod rounds;
 use std::error::Error;
 use std::process::ExitCode;
 
-/// Returns the exit code of a bench target, and prints its error on standard error.
+/// Returns the exit code of a bench target. Prints an error to standard error.
 pub fn exit_code(outcome: Result<(), Box<dyn Error>>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

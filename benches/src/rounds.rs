@@ -1,6 +1,6 @@
-//! Contenders in alternated rounds.
+//! Contenders in alternating rounds.
 //!
-//! The clock of a shared machine drifts by more than contenders differ, so times of separate runs cannot be
+//! The speed of a shared machine drifts by more than contenders differ, so times of separate runs cannot be
 //! compared. Within a round all contenders run close together, and ratios are taken within a round only.
 
 use larder_cli::numbers::median;
@@ -15,16 +15,16 @@ pub struct Rounds {
 /// One contender's times divided by another's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratios {
-    /// The median of the rounds.
+    /// The median ratio of the rounds.
     pub median: f64,
-    /// The smallest.
+    /// The smallest ratio.
     pub min: f64,
-    /// The largest.
+    /// The largest ratio.
     pub max: f64,
 }
 
 impl Rounds {
-    /// Times every contender once a round, in reverse order every other round, for at least one round.
+    /// Times every contender once per round, in reverse order in every other round, for at least one round.
     ///
     /// # Errors
     /// The first error of `time`.
@@ -36,7 +36,7 @@ impl Rounds {
         let mut times = vec![Vec::new(); contenders.len()];
         for round in 0..rounds.max(1) {
             for turn in 0..contenders.len() {
-                // Reversed every other round, so that no contender always runs after the same neighbour.
+                // The order changes, so that no contender always runs after the same neighbour.
                 let place = match round % 2 {
                     0 => turn,
                     _ => contenders.len() - 1 - turn,

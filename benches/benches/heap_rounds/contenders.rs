@@ -24,15 +24,15 @@ use super::runner::{Runner, Subject};
 pub(crate) struct HeapKind {
     /// The name in tables.
     pub(crate) name: &'static str,
-    /// Whether the contender is a heap, and not the loop alone.
+    /// Whether the contender is a heap. If not, it measures the loop alone.
     pub(crate) is_heap: bool,
-    /// Maximum bytes of a region over which it is measured, since its time grows with the number of free
-    /// blocks.
+    /// Bytes of the largest region over which the heap is measured. There is a maximum where the time grows with the
+    /// number of free blocks.
     max_bytes: usize,
     build: fn(TouchedRegion) -> Result<Box<dyn Runner>, Fault>,
 }
 
-/// Orders of the buddies, whose largest block has 2^31 bytes.
+/// Number of orders of the buddy system, whose largest block has 2^31 bytes.
 const BUDDY_ORDERS: usize = 32;
 
 const fn kind(
@@ -150,7 +150,7 @@ unsafe impl GlobalAlloc for LockedTlsf {
     }
 }
 
-/// Every block is the next few bytes of the region, even if they belong to another block.
+/// Not a heap: every block is the next few bytes of the region, even if they belong to another block.
 struct NoHeap {
     start: *mut u8,
     mask: usize,

@@ -1,11 +1,11 @@
-//! Compares heaps for programs without an operating system: their times in alternated rounds, and the share of
-//! a region that they can use.
+//! Compares heaps for programs without an operating system: their times in alternating rounds, and the share of a
+//! region that they can use.
 //!
-//! `cargo bench -p larder-benches --bench heap_rounds [-- --regions-mib 1,64 --rounds 15]` prints two markdown
-//! tables. One thread makes the requests of `script.rs`, to each heap behind its lock. Each contender first
+//! `cargo bench -p larder-benches --bench heap_rounds [-- --regions-mib 1,64 --rounds 15]` prints two markdown tables.
+//! One thread makes the requests of `script.rs`, to one heap after another, each behind its lock. Each contender first
 //! runs each script once with all contents checked, which also warms it up.
 //!
-//! Without `--bench`, as under `cargo test --benches`, it runs a few requests only.
+//! Without `--bench`, as under `cargo test --benches`, it runs only a few requests.
 
 mod contenders;
 mod fault;
@@ -97,7 +97,7 @@ fn times(args: &Args) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Runs all contenders and returns the rows of the table. The row of a contender without room for the script says so.
+/// Runs all contenders. Returns the rows of the table. If a contender has no room for the script, its row says so.
 fn rows(
     script: &HeapScript,
     region_bytes: usize,
@@ -112,7 +112,7 @@ fn rows(
         }
     }
     let times = Rounds::run(&mut entries, rounds, |(_, runner)| {
-        // One unmeasured run, since the previous contender has filled the caches.
+        // One run is not measured, since the previous contender has filled the caches.
         runner.run(script)?;
         let time = runner.run(script)?;
         Ok::<_, Fault>(time.as_secs_f64() * 1e9 / script.ops.len() as f64)
@@ -157,7 +157,8 @@ fn shares(args: &Args) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Returns the mean and the minimum share live at the end, and the minimum share of the largest block afterwards.
+/// Returns the mean and the minimum of the shares that are live at the end, and the minimum share that the largest
+/// block then has.
 fn shares_of(kind: HeapKind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64; 3], Fault> {
     let region = region_bytes as f64;
     let (mut sum, mut min, mut largest) = (0.0, 1.0_f64, 1.0_f64);

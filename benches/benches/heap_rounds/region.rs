@@ -5,8 +5,8 @@ use std::ops::Range;
 
 /// A region whose pages have all been touched, at a multiple of its length.
 ///
-/// The alignment is for the buddy system, whose blocks are aligned to their sizes, so that it
-/// would lose half of any other region. No other contender benefits from it.
+/// The alignment is for the buddy system, which would otherwise lose half of the region, since its blocks are aligned
+/// to their sizes. No other contender benefits from it.
 #[derive(Debug)]
 pub(crate) struct TouchedRegion {
     start: *mut u8,
@@ -30,17 +30,17 @@ impl TouchedRegion {
         Some(Self { start, layout })
     }
 
-    /// Returns its first byte.
+    /// Returns the address of the first byte.
     pub(crate) const fn start(&self) -> *mut u8 {
         self.start
     }
 
-    /// Returns its length.
+    /// Returns the length in bytes.
     pub(crate) const fn bytes(&self) -> usize {
         self.layout.size()
     }
 
-    /// Returns its addresses.
+    /// Returns the region's addresses.
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.start.addr()..self.start.addr() + self.bytes()
     }

@@ -22,8 +22,8 @@ pub(crate) trait Runner {
     /// Runs a script and checks every byte of every block.
     fn check(&mut self, script: &HeapScript) -> Result<(), Fault>;
 
-    /// Allocates twice for every random free until a request is refused, then frees everything. Returns the bytes
-    /// that were live at the refusal.
+    /// Allocates two blocks for each block that it frees at random, until a request is refused. Then frees everything.
+    /// Returns the bytes that were live at the refusal.
     fn fill_up(&mut self, mix: Mix, seed: u64) -> u64;
 
     /// Returns the bytes of the largest block that can be allocated now, found by bisection.
@@ -121,7 +121,7 @@ impl Witness for FillCheck {
 }
 
 impl<A: GlobalAlloc + 'static> Subject<A> {
-    /// Boxed, so that heaps of all types have one type.
+    /// Creates a boxed runner, so that heaps of all types have one type.
     pub(crate) fn boxed(heap: A, region: TouchedRegion) -> Box<dyn Runner> {
         Box::new(Self { heap, region })
     }

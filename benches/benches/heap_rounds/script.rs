@@ -27,11 +27,11 @@ pub(crate) struct HeapScript {
     pub(crate) slots: usize,
 }
 
-/// The seed of all scripts, chosen freely.
+/// The seed of all scripts. Any number will do.
 const SEED: u64 = 7;
 
-/// Maximum live bytes of a churn or a tree. Three eighths of the region leave room for heaps that round sizes up to
-/// powers of two.
+/// Maximum live bytes of a churn or a tree: three eighths of the region, which leaves room for heaps that round sizes
+/// up to powers of two.
 const fn live_bytes(region_bytes: usize) -> u64 {
     (region_bytes as u64) * 3 / 8
 }

@@ -1,4 +1,4 @@
-//! The time of a thread's calls while pages constantly move for another thread.
+//! The times of a thread's calls while pages move all the time for another thread.
 //!
 //! The other thread frees and allocates blocks of 1 to 64 MiB, up to seven eighths of the limit. The measured
 //! thread makes pairs of small blocks on a stream of its own. Each of its calls is timed, including any
@@ -49,7 +49,7 @@ fn move_pages(side: &mut impl Side, start: &Barrier, done: &AtomicBool) -> u64 {
     count
 }
 
-/// Makes pairs of small blocks. Returns the nanoseconds of each call, sorted.
+/// Makes pairs of small blocks. Returns the nanoseconds of each call, in ascending order.
 fn time_calls(side: &mut impl Side, script: &DeviceScript, start: &Barrier) -> Vec<u64> {
     let blocks = script.first.iter().map(|bytes| side.alloc(*bytes));
     let mut blocks: Vec<Option<Block>> = blocks.collect();
@@ -72,7 +72,7 @@ fn time_calls(side: &mut impl Side, script: &DeviceScript, start: &Barrier) -> V
     times
 }
 
-/// Adds two rows: the thread alone, and next to the thread that moves pages.
+/// Adds two rows: for the thread alone, and for the thread next to one that moves pages.
 fn add_rows<S: Side + Send>(
     table: &mut Table,
     name: &str,

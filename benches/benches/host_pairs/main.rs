@@ -1,12 +1,12 @@
-//! Host time of a free and an alloc of device memory, compared with the bare algorithm, and from several
-//! threads on streams of their own.
+//! Host time of a free and an alloc of device memory, compared with the bare algorithm, and with several threads
+//! on streams of their own.
 //!
 //! `cargo bench -p larder-benches --bench host_pairs [-- --live 1000 --rounds 15 --threads 2]` prints a
 //! markdown table. Each thread keeps `live` blocks, frees one at random and allocates another of a random size,
 //! 256 bytes to 64 KiB, with each power of two equally likely. All contenders take turns in each round. A pair
-//! makes one driver call, to check for a capture (`DeviceConfig::check_captures`), so otherwise the driver
-//! hardly matters. A run takes a few seconds. A second table has the time of a thread's calls next to a thread
-//! that moves pages.
+//! makes one driver call, to check for a capture (`DeviceConfig::check_captures`); apart from this call, the driver
+//! hardly matters. A run takes a few seconds. A second table has the times of a thread's calls while another
+//! thread moves pages.
 
 mod beside;
 
@@ -32,11 +32,11 @@ use larder_cuda::driver::load_from_env;
 use larder_cuda::{ArenaPolicy, Context, CudaStream, DeviceAllocator, DeviceConfig};
 
 const CHUNKS: usize = 1 << 16;
-/// Bytes of each contender's address range, more than are ever live.
+/// Bytes of each contender's address range. Fewer are live at any time.
 const RANGE_BYTES: u64 = 3 << 30;
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// Draws a size from 256 bytes to 64 KiB, each power of two equally likely.
+/// Draws a size from 256 bytes to 64 KiB, with each power of two equally likely.
 fn size(random: &mut Random) -> u64 {
     let base = 256 << random.below(8);
     u64::from(base + random.below(base))
@@ -67,7 +67,7 @@ trait Side {
     fn free(&mut self, block: Block);
 }
 
-/// Runs a script. Returns when its pairs began and ended, or `None` if memory was short.
+/// Runs a script. Returns the times at which its pairs began and ended, or `None` if memory was short.
 fn run(side: &mut impl Side, script: &DeviceScript, start: &Barrier) -> Option<(Instant, Instant)> {
     let first = script.first.iter().map(|bytes| side.alloc(*bytes));
     let first: Option<Vec<Block>> = first.collect();
@@ -201,7 +201,7 @@ impl Contender {
         }
     }
 
-    /// Returns the time from the first thread's start to the last one's end, or `None` if memory was short.
+    /// Returns the time from the start of the first thread to the end of the last, or `None` if memory was short.
     fn time(self, context: &Context, scripts: &[DeviceScript]) -> Option<Duration> {
         match self {
             Self::Bare => {
@@ -261,7 +261,7 @@ impl Contender {
 }
 
 fn give<T>(table: &'static mut [T]) {
-    // SAFETY: each table was leaked as a vector's boxed slice, and this is the only reference.
+    // SAFETY: each table is a leaked boxed slice, and this is the only reference to it.
     drop(unsafe { Box::from_raw(table) });
 }
 

@@ -15,7 +15,7 @@ pub trait Runner {
     /// Runs `pairs` pairs. Returns their time.
     ///
     /// # Errors
-    /// If the contender fails one of them.
+    /// If the contender fails a pair.
     fn run(&mut self, pairs: u64) -> Result<Duration, Failure>;
 
     /// Checks that the live blocks do not overlap, frees them all, and checks that the contender has one free chunk
@@ -42,7 +42,7 @@ impl<'s, C: PairContender> Churn<'s, C> {
     /// Fills `contender` to the script's number of live blocks.
     ///
     /// # Errors
-    /// If the pool is too small for them.
+    /// If the pool is too small for these blocks.
     pub fn try_new(
         name: &'static str,
         contender: C,

@@ -82,7 +82,7 @@ impl PairContender for LarderRegion<'_> {
 /// Page size of [`LarderPages`] in bytes.
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// A driver that grants everything.
+/// A driver that grants every call.
 struct Willing;
 
 impl PageDriver for Willing {

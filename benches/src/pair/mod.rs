@@ -2,9 +2,9 @@
 //!
 //! A [`PairScript`] draws sizes and victims once from a seed; a [`Churn`] fills one
 //! contender with live blocks and then, in each pair, frees a random live block
-//! and allocates one of the next size. One thread, no lock.
+//! and allocates one of the next size. There is one thread, and no lock.
 //!
-//! Every contender is checked on the measured run itself: its live blocks must not overlap, and after all frees it
+//! Every contender is checked in the measured run itself: its live blocks must not overlap, and after all frees it
 //! must have one free chunk again.
 //!
 //! Fragmentation is not measured (`replay` measures it), and no memory at the addresses is touched.
@@ -39,7 +39,7 @@ pub trait PairContender {
     /// Returns the first address of a live block.
     fn address(&self, block: &Self::Block) -> u64;
 
-    /// Returns the addresses that it may hand out.
+    /// Returns the addresses from which blocks are allocated.
     fn pool(&self) -> Range<u64>;
 
     /// Checks that, after every block was freed, the allocator has one free chunk and zero live bytes.
@@ -55,7 +55,7 @@ pub trait PairContender {
 pub struct Failure {
     /// The contender.
     pub contender: &'static str,
-    /// The number of live blocks wanted.
+    /// The requested number of live blocks.
     pub live: usize,
     /// The fault.
     pub fault: PairFault,
@@ -68,7 +68,7 @@ pub enum PairFault {
     /// The contender could not be built.
     #[error("cannot be built: {0}")]
     Setup(String),
-    /// A block did not fit into a pool of twice the live bytes expected at worst.
+    /// A block did not fit into a pool of twice the expected maximum of live bytes.
     #[error("no room for {bytes} bytes in a pool of twice the live bytes")]
     OutOfMemory {
         /// The requested bytes.

@@ -1,7 +1,8 @@
 //! The requests to every contender: sizes and victims, drawn once from a seed.
 //!
 //! Requests are drawn ahead so that the generator is not measured, into two rings whose lengths have no common divisor:
-//! a size meets another victim on each turn, and the sequence repeats only after the product of the lengths.
+//! in each turn a size meets another victim, so the sequence repeats only after as many pairs as the product of the
+//! lengths.
 
 use std::ops::RangeInclusive;
 
@@ -20,13 +21,13 @@ pub const LIVE_RANGE: RangeInclusive<usize> = 100..=MAX_LIVE;
 
 const MAX_LIVE: usize = 1 << 24;
 
-// The mean size, including the deviation over that many blocks, is less than a fifth of the largest.
+// The mean size, plus its deviation over that many blocks, is less than a fifth of the largest size.
 const _: () = {
     let granules_per_block = (MAX_BYTES / GRANULE_BYTES) as u64;
     assert!(2 * (MAX_LIVE as u64) * granules_per_block / 5 < u32::MAX as u64);
 };
 
-/// Minimum length of a ring, with enough distinct sizes even for few live blocks.
+/// Minimum length of a ring, so that it has enough different sizes even for few live blocks.
 const MIN_RING: usize = 1 << 16;
 
 /// Sizes and victims, the same for every contender.
@@ -45,7 +46,7 @@ pub struct Cursor {
 }
 
 impl PairScript {
-    /// Draws a script for `live` blocks; the same for the same seed.
+    /// Draws a script for `live` blocks, which is the same for the same seed.
     ///
     /// Returns `None` if `live` is outside [`LIVE_RANGE`].
     #[must_use]
@@ -69,9 +70,9 @@ impl PairScript {
         self.live
     }
 
-    /// Returns the bytes of the pool, in whole granules: twice the live bytes expected at worst, which are the
-    /// mean and five standard deviations. The deviations add two thirds at 100 live blocks, where a pool of
-    /// twice the mean runs out now and then, and less than a hundredth from 100 000 on.
+    /// Returns the bytes of the pool, in whole granules: twice the expected maximum of live bytes, which is the mean
+    /// plus five standard deviations. The deviations add two thirds at 100 live blocks, where a pool of twice the mean
+    /// runs out now and then, and less than a hundredth from 100 000 blocks on.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         let live = self.live as f64;
@@ -80,7 +81,7 @@ impl PairScript {
     }
 
     /// Returns the number of records for all chunks of a pool: each live block, the free chunk after each, and
-    /// a reserve. The number is the same for every contender that takes one.
+    /// a reserve. The number is the same for every contender that takes a number of records.
     #[must_use]
     pub fn records(&self) -> usize {
         2 * self.live + 1024

@@ -26,7 +26,7 @@ fn churn(contender: impl PairContender) -> Result<(), PairFault> {
 #[derive(Default)]
 struct Broken {
     inner: Bump,
-    /// Bytes by which every address is shifted down.
+    /// The number of bytes by which every address is shifted down.
     shift: u64,
     /// The end of the pool.
     end: Option<u64>,

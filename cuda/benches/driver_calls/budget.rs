@@ -1,5 +1,5 @@
-//! Limits as a program sees them that runs with liblarder_cuda.so preloaded and knows nothing of it: it
-//! requests memory from the driver's own functions, as any program would.
+//! Limits in a program that runs with `liblarder_cuda.so` preloaded, as the program sees them. It does not know
+//! of the library: like any program, it requests memory from the driver's own functions.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use larder_cuda::driver::Driver;
 use crate::answers::{Assumption, decide, say};
 use crate::kernels::Kernels;
 
-/// How long kernels are launched.
+/// The time for which kernels are launched.
 const LASTS: Duration = Duration::from_secs(3);
 
 /// Duration of each kernel.
 const KERNEL: Duration = Duration::from_millis(2);
 
-/// Allocates until it is refused, and compares the bytes with the limit, `LARDER_CUDA_LIMIT`.
+/// Allocates until an allocation fails, and compares the bytes with the limit, `LARDER_CUDA_LIMIT`.
 pub(crate) fn limit(context: &Context) -> Result<(), Box<dyn Error>> {
     let limit: u64 = std::env::var("LARDER_CUDA_LIMIT")?.parse()?;
     let (free, total, held) = context.with_current(|driver| -> Result<_, Box<dyn Error>> {
         let (free, total) = driver.memory_info()?;
         let step = limit / 16;
         let mut held = Vec::new();
-        // Bounded so that this ends without a limit, too.
+        // The bound ends the loop if there is no limit.
         while held.len() < 32
             && let Ok(at) = driver.alloc_device(step)
         {
@@ -31,7 +31,7 @@ pub(crate) fn limit(context: &Context) -> Result<(), Box<dyn Error>> {
         }
         let bytes = held.len() as u64 * step;
         for at in held {
-            // SAFETY: given above, and used by nothing.
+            // SAFETY: allocated above, and nothing uses it.
             unsafe { driver.free_device(at) }?;
         }
         Ok((free, total, bytes))
@@ -54,8 +54,8 @@ pub(crate) fn limit(context: &Context) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Launches kernels back to back for a few seconds, and prints the share of the time in which the device ran
-/// them.
+/// Launches kernels back to back for a few seconds, and prints the share of the time during which the device
+/// ran them.
 pub(crate) fn pace(context: &Context) -> Result<(), Box<dyn Error>> {
     let stream = context.cudarc().new_stream()?;
     let (launches, took) =
@@ -68,7 +68,7 @@ pub(crate) fn pace(context: &Context) -> Result<(), Box<dyn Error>> {
             while began.elapsed() < LASTS {
                 kernels.spin(stream.cu_stream(), KERNEL)?;
                 launches += 1;
-                // Queueing then takes little of the measured time.
+                // With several kernels queued at a time, queueing adds little to the measured time.
                 if launches.is_multiple_of(4) {
                     stream.synchronize()?;
                 }

@@ -1,4 +1,4 @@
-//! The kernels of `kernels.ptx` as functions of the host, for the stand-in driver. TEXT1 holds for each.
+//! The kernels of `kernels.ptx` as host functions, for the stand-in driver. TEXT1 holds for each of them.
 
 use std::thread;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) fn register(stand_in: &StandIn) -> Result<(), DriverError> {
         ("differ", differ),
     ];
     for (name, body) in bodies {
-        // SAFETY: TEXT1: the only kernels of these names; the bodies call no driver.
+        // SAFETY: TEXT1; no other kernels have these names, and the bodies call no driver.
         unsafe { stand_in.register_kernel(name, body) }?;
     }
     Ok(())

@@ -1,6 +1,7 @@
-//! Kernels that take time, that number words and that compare them; their text is in kernels.ptx.
+//! Kernels that take time, that write numbers to words, and that compare these words. Their text is in
+//! `kernels.ptx`.
 //!
-//! TEXT1 A kernel is launched with the parameters that its text declares, and with memory for the number of
+//! TEXT1 A kernel is launched with the parameters that its text declares, and its memory has the number of
 //!    words that it is passed.
 
 use std::error::Error;
@@ -15,7 +16,8 @@ use crate::host;
 
 const TEXT: &str = include_str!("kernels.ptx");
 
-/// Blocks of a launch over words, and threads of a block: more threads than a device runs at once.
+/// The number of blocks in a launch over words, and of threads in a block: more threads than a device runs at
+/// once.
 const GRID: u32 = 1024;
 const BLOCK: u32 = 256;
 
@@ -28,17 +30,17 @@ pub(crate) struct Kernels {
     differ: sys::CUfunction,
 }
 
-// SAFETY: handles, which any thread may use while their context is current.
+// SAFETY: the fields are handles, which any thread may use while their context is current.
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// Loads them, and gives the stand-in their bodies.
+    /// Loads the kernels, and registers their bodies with the stand-in.
     pub(crate) fn load(stand_in: Option<&StandIn>) -> Result<Self, Box<dyn Error>> {
         if let Some(stand_in) = stand_in {
             host::register(stand_in)?;
         }
         let text = CString::new(TEXT)?;
-        // SAFETY: a text with its NUL.
+        // SAFETY: the text is NUL-terminated.
         let module = unsafe { result::module::load_data(text.as_ptr().cast()) }?;
         Ok(Self {
             is_stand_in: stand_in.is_some(),
@@ -77,8 +79,8 @@ impl Kernels {
         unsafe { launch(self.touch, [1, 1], stream, &mut parameters) }
     }
 
-    /// Returns how long a kernel must run to keep the stream busy for a time. On the stand-in a host function
-    /// sleeps in front of it instead, because all other calls wait while a kernel runs there.
+    /// Returns how long a kernel must run to keep the stream busy for a time. On the stand-in, where all other
+    /// calls wait while a kernel runs, queues a host function that sleeps instead, and returns 0.
     fn nanoseconds(
         &self,
         stream: sys::CUstream,
@@ -100,7 +102,7 @@ impl Kernels {
     /// Writes `seed` plus its index to each of `count` words.
     ///
     /// # Safety
-    /// The words exist and are the caller's.
+    /// The words exist and belong to the caller.
     pub(crate) unsafe fn number(
         &self,
         stream: sys::CUstream,
@@ -114,14 +116,14 @@ impl Kernels {
             (&raw mut count).cast(),
             (&raw mut seed).cast(),
         ];
-        // SAFETY: TEXT1; the words are there and no other code's, by the condition of `number`.
+        // SAFETY: TEXT1; the words exist and only the caller uses them, by the condition of `number`.
         unsafe { launch(self.number, [GRID, BLOCK], stream, &mut parameters) }
     }
 
-    /// Adds to the word at `to` the number of words, of `count`, that differ from what `number` wrote.
+    /// Adds to the word at `to` how many of `count` words differ from the values that `number` wrote.
     ///
     /// # Safety
-    /// The words, and the word at `to`, exist and are the caller's.
+    /// The words, and the word at `to`, exist and belong to the caller.
     pub(crate) unsafe fn differ(
         &self,
         stream: sys::CUstream,
@@ -137,7 +139,8 @@ impl Kernels {
             (&raw mut seed).cast(),
             (&raw mut to).cast(),
         ];
-        // SAFETY: TEXT1; the words and the count are there and no other code's, by the condition of `differ`.
+        // SAFETY: TEXT1; the words and the word at `to` exist and only the caller uses them, by the condition of
+        // `differ`.
         unsafe { launch(self.differ, [GRID, BLOCK], stream, &mut parameters) }
     }
 }
@@ -155,6 +158,6 @@ unsafe fn launch(
 }
 
 fn function(module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction, result::DriverError> {
-    // SAFETY: the module was loaded just now, and stays.
+    // SAFETY: the module was loaded just now, and is never unloaded.
     unsafe { result::module::get_function(module, name.to_owned()) }
 }

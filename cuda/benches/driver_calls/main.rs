@@ -1,9 +1,9 @@
 //! Measures how long a driver's calls take, and describes its device. Each probe runs in a process of its own,
-//! since it may break its context. Larder's assumptions that are not about time are in the conformance tests.
+//! since it may break its context. The conformance tests test Larder's assumptions that are not about time.
 //!
 //! ```text
 //! cargo bench -p larder-cuda --bench driver_calls                     all probes
-//! cargo bench -p larder-cuda --bench driver_calls -- unmap. sleep.    probes whose names begin like this
+//! cargo bench -p larder-cuda --bench driver_calls -- unmap. sleep.    probes whose names begin with these
 //! cargo bench -p larder-cuda --bench driver_calls -- --list           their names
 //! cargo bench -p larder-cuda --bench driver_calls -- --probe times.0  one, in this process
 //! ```
@@ -11,8 +11,8 @@
 //! A probe prints one line for each question, `answer: question | answer | number | assumption`. A refuted
 //! assumption is an answer like any other: the exit code says only whether the probe ran to its end.
 //!
-//! Times on the stand-in say nothing about a GPU. Answers from real hardware, with machine and commit, are kept
-//! in `benches/results/`.
+//! Times on the stand-in say nothing about a GPU. Answers from GPUs are kept in `benches/results/`, with the
+//! machine and the commit.
 
 mod answers;
 mod budget;
@@ -65,7 +65,7 @@ const PROBES: [Probe; 18] = [
 ];
 
 fn main() -> ExitCode {
-    // Without the argument that `cargo bench` passes to every program.
+    // Drops the argument that `cargo bench` passes to every program.
     let args: Vec<String> = std::env::args()
         .skip(1)
         .filter(|arg| arg != "--bench")
@@ -100,8 +100,8 @@ fn probe(name: &str) -> Outcome {
     run(&Context::new(0)?)
 }
 
-/// Runs each selected probe in a child process, and continues if one fails. Probes of a preloaded program are
-/// left out unless they are named.
+/// Runs each selected probe in a child process, and continues if one fails. Probes that need a preloaded library
+/// are left out unless they are named.
 fn all(beginnings: &[&str]) -> Outcome {
     let program = std::env::current_exe()?;
     let mut failed = Vec::new();

@@ -1,4 +1,4 @@
-//! Sleep and wake of a lot of memory: the seconds of each, and a comparison of every word.
+//! Puts a lot of memory to sleep and wakes it: measures the seconds of each, and compares every word.
 
 use std::error::Error;
 
@@ -52,7 +52,7 @@ pub(crate) fn probe(context: &Context, gib: u64) -> Result<(), Box<dyn Error>> {
     }
     let mut count = 0_u32;
     let to = (&raw mut count).cast();
-    // SAFETY: both are ours; the copy is over before the number is read.
+    // SAFETY: both places are ours; the copy ends before the number is read.
     context.try_current(|driver| unsafe { driver.copy_to_host(to, at, 4, raw) })?;
     stream.synchronize()?;
     let size = format!("{} MiB", outcome.copied_bytes >> 20);

@@ -1,5 +1,5 @@
-//! How long the calls take that map and unmap pages, order streams with events, and detect captures: on an
-//! idle device, while a kernel runs, and with many mappings.
+//! Times the calls that map and unmap pages, order streams with events, and detect captures: on an idle device,
+//! while a kernel runs, and with many mappings.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use crate::kernels::Kernels;
 /// Number of times that each call is timed.
 const ROUNDS: usize = 20;
 
-/// How long a kernel keeps the device busy for each round.
+/// The time for which a kernel keeps the device busy in each round.
 const BUSY: Duration = Duration::from_millis(8);
 
-/// Maximum median time of page calls to count as "microseconds", with room for a slow host.
+/// Maximum median time of a page call that counts as "microseconds", with room for a slow host.
 const PAGE_CALL_MOST: Duration = Duration::from_millis(1);
 
 /// The timed calls, in the order of their figures.
@@ -34,10 +34,10 @@ const CALLS: [&str; 9] = [
     "cuMemGetInfo",
 ];
 
-/// The first of them are page calls, in this number.
+/// How many of [`CALLS`], from the first, are page calls.
 const PAGE_CALLS: usize = 5;
 
-/// One page that is mapped and unmapped, in a range with many mappings.
+/// A range with many permanent mappings, and one page at its end that is mapped and unmapped.
 struct Range<'a> {
     driver: &'a Driver,
     device: i32,
@@ -49,7 +49,7 @@ struct Range<'a> {
 }
 
 impl<'a> Range<'a> {
-    /// Maps one page of `page` bytes `mapped` times.
+    /// Maps one page of `page` bytes `mapped` times in a new range.
     fn new(
         driver: &'a Driver,
         device: i32,
@@ -59,7 +59,7 @@ impl<'a> Range<'a> {
         let start = driver.reserve((mapped + 1) * page, 0)?;
         let common = driver.create_memory(device, MemoryUse::default(), page)?;
         for number in 0..mapped {
-            // SAFETY: reserved and created just now.
+            // SAFETY: the addresses were reserved and the memory was created just now.
             unsafe { driver.map(start + number * page, page, common) }?;
         }
         if mapped > 0 {
@@ -76,14 +76,14 @@ impl<'a> Range<'a> {
         })
     }
 
-    /// Makes each page call once and returns the times.
+    /// Makes each page call once. Returns the times.
     fn page_calls(&self) -> Result<[Duration; PAGE_CALLS], Box<dyn Error>> {
         let (driver, page) = (self.driver, self.page);
         let at = self.start + self.mapped * page;
         let (create, handle) =
             timed(|| driver.create_memory(self.device, MemoryUse::default(), page));
         let handle = handle?;
-        // SAFETY: reserved, not mapped, and created just now.
+        // SAFETY: the addresses are reserved and not mapped, and the memory was created just now.
         let (map, mapped) = timed(|| unsafe { driver.map(at, page, handle) });
         mapped?;
         // SAFETY: mapped just now, and ours.
@@ -119,7 +119,7 @@ pub(crate) fn timed<R>(call: impl FnOnce() -> R) -> (Duration, R) {
     (start.elapsed(), answer)
 }
 
-/// Times every call with `mapped` mappings, on an idle device and while a kernel runs.
+/// Times each call with `mapped` mappings, on an idle device and while a kernel runs.
 pub(crate) fn probe(context: &Context, mapped: u64) -> Result<(), Box<dyn Error>> {
     let kernels = context.with_current(|driver| Kernels::load(driver.stand_in()))??;
     let (busy_stream, stream) = (
@@ -189,7 +189,7 @@ fn say_medians<const CALLS: usize>(
     }
 }
 
-/// Times page calls for handles of several sizes, and calls for several handles at once.
+/// Times page calls for handles of several sizes, and calls that cover several handles at once.
 pub(crate) fn sizes(context: &Context) -> Result<(), Box<dyn Error>> {
     context.with_current(|driver| -> Result<(), Box<dyn Error>> {
         let device = context.ordinal();
@@ -246,17 +246,17 @@ pub(crate) fn pinning(context: &Context) -> Result<(), Box<dyn Error>> {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         );
-        // SAFETY: it replaces nothing.
+        // SAFETY: the new mapping replaces no other.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, rights, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error().into());
         }
         // SAFETY: mapped just now, and this is only advice.
         unsafe { libc::madvise(at, BYTES, advice) };
-        // SAFETY: ours, with this many bytes.
+        // SAFETY: the mapping is ours and has this many bytes.
         let (touch, ()) = timed(|| unsafe { std::ptr::write_bytes(at.cast::<u8>(), 1, BYTES) });
         let (pin, unpin) = context.with_current(|_| -> Result<_, Box<dyn Error>> {
-            // SAFETY: ours until it is unmapped below.
+            // SAFETY: the mapping is ours until it is unmapped below.
             let (pin, pinned) = timed(|| unsafe { sys::cuMemHostRegister_v2(at, BYTES, 0) });
             pinned.result()?;
             // SAFETY: pinned just now, and nothing uses it.
@@ -281,7 +281,8 @@ pub(crate) fn pinning(context: &Context) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Times allocations and frees of one call each: plain, pinned, and in the driver's pool.
+/// Times allocations and frees that take one call each: device memory, pinned memory, and memory of the driver's
+/// pool.
 pub(crate) fn allocations(context: &Context) -> Result<(), Box<dyn Error>> {
     const BYTES: [(u64, &str); 2] = [(2 << 20, "2 MiB"), (1 << 30, "1 GiB")];
     let stream = context.cudarc().new_stream()?;
@@ -292,12 +293,12 @@ pub(crate) fn allocations(context: &Context) -> Result<(), Box<dyn Error>> {
             let each = context.with_current(|driver| -> Result<_, Box<dyn Error>> {
                 let (alloc, at) = timed(|| driver.alloc_device(bytes));
                 let at = at?;
-                // SAFETY: given just now, and used by nothing.
+                // SAFETY: allocated just now, and nothing uses it.
                 let (free, freed) = timed(|| unsafe { driver.free_device(at) });
                 freed?;
                 let (pin, host) = timed(|| driver.alloc_host(bytes, 0));
                 let host = host?;
-                // SAFETY: given just now, and used by nothing.
+                // SAFETY: allocated just now, and nothing uses it.
                 let (unpin, freed) = timed(|| unsafe { driver.free_host(host) });
                 freed?;
                 let (cold, block) = timed(|| pool.alloc(&stream, bytes));

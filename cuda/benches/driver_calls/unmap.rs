@@ -13,7 +13,7 @@ use larder_cuda::driver::{Driver, DriverError, MemoryUse};
 use crate::answers::{Assumption, decide, micros, say};
 use crate::kernels::Kernels;
 
-/// How long the kernel runs.
+/// The time for which the kernel runs.
 const RUNS: Duration = Duration::from_millis(300);
 
 /// The operation on the page that the kernel writes.
@@ -59,10 +59,10 @@ impl<'a> Page<'a> {
             second: start + bytes,
             handle: driver.create_memory(device, MemoryUse::default(), bytes)?,
         };
-        // SAFETY: reserved and created just now.
+        // SAFETY: the addresses were reserved and the memory was created just now.
         unsafe { page.map(start) }?;
         if has_second {
-            // SAFETY: reserved and created just now.
+            // SAFETY: the addresses were reserved and the memory was created just now.
             unsafe { page.map(page.second) }?;
         }
         Ok(page)
@@ -71,7 +71,7 @@ impl<'a> Page<'a> {
     /// # Safety
     /// Nothing is mapped at `at`.
     unsafe fn map(&self, at: DevicePtr) -> Result<(), DriverError> {
-        // SAFETY: the caller says that the place is free; the handle is of this size.
+        // SAFETY: the caller promises that nothing is mapped there; the handle has this size.
         unsafe { self.driver.map(at, self.bytes, self.handle) }?;
         // SAFETY: mapped just now, and ours.
         unsafe { self.driver.set_access(at, self.bytes, &[self.device]) }
@@ -97,10 +97,11 @@ impl<'a> Page<'a> {
     }
 }
 
-/// Does one thing to a page that a kernel writes. The context may be broken afterwards: the process ends.
+/// Performs one operation on a page that a kernel writes. The context may be broken afterwards, so the process
+/// ends.
 pub(crate) fn probe(context: &Context, act: Act) -> Result<(), Box<dyn Error>> {
     context.with_current(|driver| tried(driver, context, act))??;
-    // The process exits without cleaning up what may be broken.
+    // Exits without a cleanup, since the context may be broken.
     std::process::exit(0);
 }
 
@@ -111,7 +112,7 @@ fn tried(driver: &Driver, context: &Context, act: Act) -> Result<(), Box<dyn Err
         context.cudarc().new_stream()?,
     );
     for stream in [&stream, &other] {
-        // The first launch loads what the kernel needs.
+        // The first launch loads the kernel.
         kernels.spin(stream.cu_stream(), Duration::ZERO)?;
         stream.synchronize()?;
     }
@@ -171,14 +172,14 @@ fn tried(driver: &Driver, context: &Context, act: Act) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Another thread that launches and waits on a stream of its own, again and again.
+/// Another thread that launches kernels on its own stream and waits for them, again and again.
 #[derive(Default)]
 struct Beside {
     rounds: AtomicU32,
     /// Longest round after the first ones, in microseconds.
     longest_us: AtomicU32,
     ends: AtomicBool,
-    /// A launch was refused, as when the context is broken.
+    /// Whether a launch was refused, for example because the context is broken.
     failed: AtomicBool,
 }
 
@@ -200,10 +201,10 @@ impl Beside {
                     self.longest_us.fetch_max(took, Ordering::Relaxed);
                 }
             }
-            // Ends every wait for rounds.
+            // This value ends every wait for rounds.
             self.rounds.store(u32::MAX, Ordering::Relaxed);
         };
-        // There are no rounds if the context cannot be made current.
+        // If the context cannot be made current, there are no rounds to wait for.
         if context.with_current(all).is_err() {
             self.rounds.store(u32::MAX, Ordering::Relaxed);
         }
