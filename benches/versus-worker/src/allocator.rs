@@ -1,6 +1,6 @@
 //! The global allocator of this build, chosen by exactly one feature; with the feature `calls`, each call is timed.
 
-/// Name of the allocator in tables, the same as the feature's.
+/// Name of the allocator in tables, which is also the feature's name.
 pub const NAME: &str = chosen::NAME;
 
 #[cfg(not(feature = "calls"))]
@@ -47,7 +47,7 @@ compile_error!("build the worker with an allocator, such as `--features system`"
 
 #[cfg(feature = "system")]
 mod chosen {
-    // Default allocator of a program that names none.
+    // The default allocator of Rust programs.
     pub const NAME: &str = "system";
     pub type Heap = std::alloc::System;
     pub const fn heap() -> Heap {
@@ -152,8 +152,8 @@ mod chosen {
     use talc::source::GlobalAllocSource;
 
     pub const NAME: &str = "talc";
-    /// Bytes of a request to the source, large enough that the source is called rarely. Pages are committed when
-    /// touched.
+    /// Bytes of a request to the source. They are so many that the source is rarely called; pages are committed only
+    /// when they are touched.
     const HEAP_BYTES: usize = 64 << 20;
     pub type Heap = talc::TalcLock<spin::Mutex<()>, GlobalAllocSource<System>>;
     pub const fn heap() -> Heap {

@@ -4,7 +4,7 @@ use crate::scale::Scale;
 
 pub const USAGE: &str = "usage: larder-versus-worker WORKLOAD [--scale N] [--check] [--pin]\n       larder-versus-worker --list";
 
-/// The command of the worker.
+/// The worker's command.
 #[derive(Debug, PartialEq)]
 pub enum Arguments {
     /// Lists the names and descriptions of the workloads.

@@ -1,6 +1,6 @@
 //! One block of the global allocator, with a stamp in its first bytes.
 //!
-//! The stamp is read back when the block is freed, so blocks that overlap, or that are handed out
+//! The stamp is read back when the block is freed, so blocks that overlap, or that are allocated
 //! twice, cause a wrong answer.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -20,11 +20,11 @@ unsafe impl Send for Block {}
 /// Minimum size of a block in bytes, into which the stamp fits.
 const MIN_BYTES: usize = size_of::<u64>();
 
-/// Bytes of a page. Writing one byte in each page touches all pages.
+/// Bytes of a page. A write of one byte in each page touches all pages.
 const PAGE_BYTES: usize = 4096;
 
 impl Block {
-    /// Allocates a block of `bytes`, at least 8.
+    /// Allocates a block of `bytes` bytes, but at least 8.
     #[inline]
     pub fn new(bytes: usize, stamp: u64) -> Self {
         assert!(bytes >= MIN_BYTES, "no room for the stamp");
@@ -35,7 +35,7 @@ impl Block {
         let Some(place) = NonNull::new(black_box(start).cast::<u64>()) else {
             handle_alloc_error(layout);
         };
-        // SAFETY: the block is ours, aligned for the stamp, and at least as large.
+        // SAFETY: the block is ours, aligned for the stamp, and large enough for it.
         unsafe { place.write(stamp) };
         Self {
             stamp: place,
@@ -43,7 +43,7 @@ impl Block {
         }
     }
 
-    /// Writes into every page but the first, which has the stamp.
+    /// Writes to every page but the first, which has the stamp.
     pub fn touch_pages(&mut self) {
         let start = self.stamp.cast::<u8>();
         for offset in (PAGE_BYTES..self.bytes).step_by(PAGE_BYTES) {

@@ -1,8 +1,8 @@
 //! The longest single call of the allocator, from a wrapper that times each call.
 //!
-//! Used only in builds with the feature `calls`, since the clocks take longer than most calls. A call is timed in wall
-//! time and in its thread's processor time, because an allocator is to blame for a thread that waits for a lock, but
-//! not for one that loses its processor inside a call.
+//! The wrapper is used only in builds with the feature `calls`, since reading the clocks takes longer than most calls.
+//! A call is timed in wall time and in its thread's processor time, because an allocator is to blame for a thread that
+//! waits for a lock, but not for a thread that loses its processor inside a call.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// An allocator whose calls are timed.
 pub struct Timed<A>(pub A);
 
-/// The longest calls of one kind so far, in nanoseconds; the two may be different calls.
+/// The longest calls of one kind so far, by wall time and by processor time, in nanoseconds. They may be different
+/// calls.
 pub struct Longest {
     wall: AtomicU64,
     processor: AtomicU64,
@@ -51,7 +52,7 @@ impl Longest {
     }
 }
 
-/// Returns the nanoseconds of a clock, without an allocation.
+/// Returns the nanoseconds of a clock. Does not allocate.
 fn now(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -75,12 +76,12 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Timed<A> {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: the block came from the allocator inside, as the caller promises.
+        // SAFETY: the block came from the inner allocator, as the caller promises.
         REALLOC.time(|| unsafe { self.0.realloc(block, layout, bytes) })
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the block came from the allocator inside, as the caller promises.
+        // SAFETY: the block came from the inner allocator, as the caller promises.
         FREE.time(|| unsafe { self.0.dealloc(block, layout) });
     }
 }

@@ -10,20 +10,20 @@ pub struct Outcome {
     pub seconds: f64,
     /// Number of pairs, pushes, nodes or documents of the workload.
     pub operations: u64,
-    /// The workload's checksum, equal for every allocator that works.
+    /// The workload's checksum, which is the same for every allocator that works.
     pub answer: u64,
-    /// Minor page faults of all operations, where the workload counts them.
+    /// Minor page faults of all operations, if the workload counts them.
     pub faults: Option<u64>,
     /// A reading of the memory, if the workload knows its live bytes.
     pub live: Option<Live>,
-    /// The times of the single frames, if they are measured.
+    /// The times of the frames, if they are measured.
     pub frames: Option<Frames>,
 }
 
 /// A reading of the memory while blocks are live.
 #[derive(Debug, Clone, Copy)]
 pub struct Live {
-    /// Live bytes as requested.
+    /// Live bytes, as requested.
     pub bytes: u64,
     /// Resident bytes at that time.
     pub rss_bytes: Option<u64>,
@@ -67,7 +67,7 @@ pub struct Laps {
 }
 
 impl Laps {
-    /// Creates a clock for `count` pieces, without an allocation between them.
+    /// Creates a clock for `count` pieces. It does not allocate between them.
     pub fn new(count: usize) -> Self {
         Self {
             seconds: Vec::with_capacity(count),
@@ -126,7 +126,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Creates the figures from a time for each frame, of which `done` ran.
+    /// Creates the figures from the times of all frames, of which `done` ran.
     pub fn new(done: usize, mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         Self {

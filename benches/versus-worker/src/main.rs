@@ -59,7 +59,7 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
         eprintln!("warning: not pinned to one core: {error}");
     }
     let outcome = workload(scale);
-    // Read the memory before printing allocates anything.
+    // The memory is read before the printing allocates.
     let end = memory::read();
     let calls = calls();
     let line = json!({
@@ -86,7 +86,7 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The longest call of each kind, as pairs of wall and processor time in microseconds.
+/// Returns the longest calls of each kind, as pairs of wall and processor time in microseconds.
 #[cfg(feature = "calls")]
 fn calls() -> Option<[[f64; 2]; 3]> {
     Some([&calls::ALLOC, &calls::REALLOC, &calls::FREE].map(calls::Longest::micros))

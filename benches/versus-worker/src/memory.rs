@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(parse("Name:\tx\n"), None);
     }
 
-    /// Runs in a separate process, because other tests free memory at the same time.
+    /// This test runs in a separate process, because other tests free memory at the same time.
     #[test]
     #[cfg(target_os = "linux")]
     fn memory_that_is_touched_is_counted() {

@@ -1,9 +1,9 @@
-//! Keeps threads on one core, so that the times of one thread are steadier, or so that two
-//! threads share it.
+//! Keeps threads on one core, so that the times of a thread are steadier, or so that two threads
+//! share the core.
 
 use std::io;
 
-/// Keeps the calling thread, and threads that it starts later, on its present core.
+/// Keeps the calling thread, and threads that it starts later, on its current core.
 ///
 /// # Errors
 /// If the operating system does not allow it.
@@ -30,7 +30,7 @@ pub fn this_core() -> io::Result<usize> {
 pub fn to(core: usize) -> io::Result<()> {
     // SAFETY: all bits zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is ours; for a core beyond it the call panics.
+    // SAFETY: the set is ours; the call panics if the core is not in its range.
     unsafe { libc::CPU_SET(core, &mut set) };
     // SAFETY: 0 is the calling thread, and the set has the size given.
     let failed = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
@@ -41,13 +41,13 @@ pub fn to(core: usize) -> io::Result<()> {
     }
 }
 
-/// Fails: implemented for Linux only.
+/// Fails, since pinning is implemented only for Linux.
 #[cfg(not(target_os = "linux"))]
 pub fn this_core() -> io::Result<usize> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Fails: implemented for Linux only.
+/// Fails, since pinning is implemented only for Linux.
 #[cfg(not(target_os = "linux"))]
 pub fn to(_core: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_pinned_thread_has_one_core() {
-        // Runs in a separate thread, so that the other tests keep their cores.
+        // A separate thread is pinned, so that the other tests keep their cores.
         let cores = std::thread::spawn(|| {
             to_one_core().unwrap();
             std::thread::available_parallelism().unwrap().get()

@@ -1,4 +1,4 @@
-//! Threads that run before all ordinary ones: Linux's `SCHED_FIFO`.
+//! Threads that run before all ordinary threads: Linux's `SCHED_FIFO`.
 //!
 //! A thread with this priority keeps its core until it sleeps; ordinary threads on that core wait,
 //! and so do threads that wait for them. New threads inherit the priority.
@@ -17,7 +17,7 @@ impl Thread {
         Self(unsafe { libc::gettid() })
     }
 
-    /// Lets the thread run before ordinary threads, and before those of a lower priority.
+    /// Lets the thread run before ordinary threads and before threads of a lower priority.
     ///
     /// # Errors
     /// If the operating system does not allow it.
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn policy() -> i32 {
-        // SAFETY: 0 names the calling thread, and the call only reads its policy.
+        // SAFETY: 0 is the calling thread, and the call only reads its policy.
         unsafe { libc::sched_getscheduler(0) }
     }
 

@@ -1,4 +1,4 @@
-//! A small generator of pseudo-random numbers: the same inputs in every run.
+//! A small generator of pseudo-random numbers, so that every run has the same inputs.
 
 /// A counter whose steps are scrambled.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ impl Random {
         (product >> 64) as u64 ^ product as u64
     }
 
-    /// Returns a number below `bound`, nearly uniform.
+    /// Returns a nearly uniformly distributed number below `bound`.
     #[inline]
     pub fn below(&mut self, bound: usize) -> usize {
         let product = u128::from(self.next()) * bound as u128;
@@ -38,7 +38,7 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns a nearly normally distributed number, mean 0, deviation 1, as a sum of twelve
+    /// Returns a nearly normally distributed number, with mean 0 and deviation 1: a sum of twelve
     /// fractions.
     pub fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.fraction()).sum::<f64>() - 6.0

@@ -1,9 +1,9 @@
 //! Touches memory and frees it, so that the next run finds the machine in the same state as any other run.
 //!
-//! A hypervisor may reclaim a virtual machine's free memory (Linux calls this free page reporting: whole huge
-//! pages, after seconds). The next user of such a page waits for the hypervisor, for a hundred times as long as
-//! it takes to clear a huge page. A time would then depend on the previous runs and on how long ago they ended,
-//! not on the allocator.
+//! A hypervisor may reclaim a virtual machine's free memory: whole huge pages, after a few seconds (Linux calls this
+//! free page reporting). The next user of such a page waits for the hypervisor a hundred times as long as it takes to
+//! clear a huge page. A time would then depend on the previous runs and on how long ago they ended, not on the
+//! allocator.
 
 /// Argument that selects this module in place of a workload.
 pub const NAME: &str = "ready";
@@ -12,12 +12,12 @@ pub const NAME: &str = "ready";
 const BYTES: usize = 512 << 20;
 const PAGE: usize = 4096;
 
-/// Touches the memory, in huge pages if the system has them. Does nothing if the system has no memory.
+/// Touches the memory, in huge pages if the system has them. Does nothing if the system refuses the memory.
 #[cfg(target_os = "linux")]
 pub fn ready_memory() {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address that the system chooses.
+    // SAFETY: this is a new mapping, at an address that the system chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return;
@@ -44,7 +44,7 @@ mod tests {
     fn all_of_the_memory_is_touched() {
         let before = crate::memory::faults().unwrap();
         super::ready_memory();
-        // Minimum number of faults, one for each huge page.
+        // There is at least one fault for each huge page.
         let least = super::BYTES / (2 << 20);
         assert!(crate::memory::faults().unwrap() - before >= least as u64);
     }

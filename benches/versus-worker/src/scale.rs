@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale(f64);
 
-/// Maximum scale, beyond which counts would no longer be exact.
+/// Maximum scale. Beyond it counts would not be exact.
 const MAX_SCALE: f64 = 1e6;
 
 impl Scale {

@@ -1,9 +1,9 @@
 //! Frames on a fixed schedule, and the time of each.
 //!
-//! A frame's time is the time from its first allocation to its last free. The time of a frame that came due
-//! while the previous one still ran begins when it was due; if the next frame was due by then, too, the frame
-//! is missed, and its time is its wait. So a stall counts for every frame that it spoils. The time that the
-//! system takes to wake the thread counts for no frame.
+//! A frame's time is the time from its first allocation to its last free. If a frame came due while the previous
+//! frame was still running, its time begins when it was due. If it could start only when the next frame was
+//! due, too, it is missed, and its time is its wait. So a stall counts for every frame that it delays. The
+//! time that the system takes to wake the thread counts for no frame.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::clock::Frames;
 /// The time from one frame to the next.
 pub const PERIOD: Duration = Duration::from_millis(3);
 
-/// Returns when a frame is due; the first has number 1.
+/// Returns the time at which a frame is due. The first frame has number 1.
 pub fn due(number: usize) -> Duration {
     PERIOD * u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -56,7 +56,7 @@ impl Times {
             let due = due(number);
             let now = time.now();
             let waited = match due < began {
-                true => Duration::ZERO, // for the system, not for a frame
+                true => Duration::ZERO, // the system was late, not a frame
                 false => now.saturating_sub(due),
             };
             if waited >= PERIOD {
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Returns the number of frames that ran, and the times of all, for frames that take `frames`.
+    /// Returns the number of frames that ran, and the times of all frames, for frames that take `frames`.
     fn times(frames: &[u64], planned: usize, late: &[u64]) -> (usize, Vec<u64>) {
         let fake = Fake {
             now: Cell::new(0),
@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn a_stall_counts_for_every_frame_that_it_spoils() {
-        // Due at 3000; ends at 13500. Those due at 6000 and 9000 are missed, that of 12000 is late.
+        // The first frame is due at 3000 and ends at 13500. Those due at 6000 and 9000 are missed, and that of
+        // 12000 is late.
         let (done, times) = times(&[10_500, 7, 8], 5, &[]);
         assert_eq!(done, 3);
         assert_eq!(times, [10_500, 7_500, 4_500, 1_507, 8]);
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_late_wake_up_counts_for_no_frame() {
-        // Woken at 10000 for the frame of 3000; those of 6000 and 9000 follow immediately.
+        // The thread wakes at 10000 for the frame of 3000; those of 6000 and 9000 follow immediately.
         let (done, times) = times(&[5, 6, 7, 8], 4, &[7_000]);
         assert_eq!((done, times), (4, vec![5, 6, 7, 8]));
     }

@@ -1,4 +1,4 @@
-//! Sums of the stamps written and read.
+//! Sums of the stamps that were written and read.
 
 /// Sums of the stamps, in any order.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Tally {
     /// Returns the sum, once every block has been freed.
     ///
     /// # Panics
-    /// If a block did not hold the stamp written to it, so the allocator is broken.
+    /// If a block did not hold the stamp written to it, which means that the allocator is broken.
     pub fn answer(&self) -> u64 {
         assert_eq!(
             self.written, self.read,

@@ -17,7 +17,7 @@
 //! * no block has zero bytes, and live bytes never exceed
 //!   [`MAX_BYTES`].
 //!
-//! Recordings of other programs are adapted to these rules, as [`Trace::notes`] describes.
+//! Recordings in other formats are adapted to these rules, as [`Trace::notes`] describes.
 //!
 //! There are no locks, since a trace does not change after it has been read.
 

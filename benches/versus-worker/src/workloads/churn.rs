@@ -52,7 +52,7 @@ fn large(replacements: usize, touch: impl Fn(&mut Block)) -> Outcome {
     clock.stop(replacements as u64, tally.answer())
 }
 
-/// Leaves most of each block untouched, as in a large table.
+/// Leaves most of each block untouched, as a large table does.
 pub fn zeroed_sparse(scale: Scale) -> Outcome {
     zeroed(scale.of(SPARSE), SPARSE_STEP)
 }

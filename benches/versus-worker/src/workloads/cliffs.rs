@@ -1,6 +1,6 @@
-//! Programs with single calls that may take long, since the calls scan many blocks.
+//! Programs in which single calls may take long, since these calls scan many blocks.
 //!
-//! Their total time matters little. They free almost everything, and continue with few blocks.
+//! The total time of the programs matters little. They free almost everything, and continue with few blocks.
 
 use std::thread;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const GROUPS: u32 = 5_000;
 const GROUP: usize = 8;
 
 /// Number of pauses in which the program continues with few blocks. Heaps that release memory do
-/// so during that time.
+/// so during these pauses.
 const TURNS: usize = 500;
 const PAUSE: Duration = Duration::from_micros(500);
 const SMALL: usize = 100;
@@ -28,7 +28,7 @@ const LARGE_BYTES: usize = 200_000;
 const STEP_BLOCKS: u32 = 16_000;
 const STEPS: usize = 5;
 
-/// Frees most blocks and leaves a few in each place, then allocates the freed ones again.
+/// Frees seven of every eight blocks, then allocates as many again.
 pub fn survivors(scale: Scale) -> Outcome {
     let count = scale.of(GROUPS) * GROUP;
     let mut random = Random::new(71);
@@ -71,7 +71,7 @@ fn finish(slot: &mut Option<Block>, tally: &mut Tally) {
     }
 }
 
-/// One repeated step of many blocks, each live for a random part of it.
+/// One repeated step with many blocks, each of which is live for a random part of the step.
 pub fn long_steps(scale: Scale) -> Outcome {
     let count = scale.of(STEP_BLOCKS);
     let mut random = Random::new(72);

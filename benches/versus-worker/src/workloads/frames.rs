@@ -1,9 +1,9 @@
 //! The time of a frame while another thread allocates without a pause.
 //!
-//! One thread wakes every few milliseconds for a frame: some large blocks, allocated and freed. Another thread, the
-//! neighbour, replaces large blocks without a pause, so that it is often inside the allocator when it loses its core
-//! or when a frame begins. The schedule is fixed, and the run lasts as long as the schedule. Missed frames run after
-//! its end, untimed, so that every run gives the same answer.
+//! One thread wakes every few milliseconds for a frame, in which it allocates and frees some large blocks. Another
+//! thread, the neighbour, replaces large blocks without a pause, so that it is often inside the allocator when it loses
+//! its core or when a frame begins. The schedule is fixed, and the run lasts as long as the schedule. Missed frames run
+//! after its end, untimed, so that every run gives the same answer.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -29,7 +29,7 @@ const FRAMES: u32 = 800;
 const BLOCKS: usize = 20;
 const BLOCK_BYTES: usize = 150_000;
 
-/// The number of the neighbour's blocks, and of their sizes, taken in turn.
+/// The number of the neighbour's blocks, and the number of sizes, which the blocks have in turn.
 const HELD: usize = 16;
 const SIZES: usize = 1024;
 const MIN_BYTES: f64 = 163_840.0;
@@ -70,7 +70,7 @@ pub fn may_share_a_core() -> io::Result<()> {
     in_a_thread(pin::to_one_core)
 }
 
-/// Checks that threads may also run before ordinary ones.
+/// Checks that threads may also run before ordinary threads.
 ///
 /// # Errors
 /// The error of the operating system.
@@ -151,7 +151,7 @@ impl FrameShared {
         }
     }
 
-    /// Replaces the oldest of the neighbour's blocks until the end, and does little else, since sizes are drawn
+    /// Replaces the oldest of the neighbour's blocks until the end. Does little else, since the sizes are drawn
     /// beforehand.
     fn be_the_neighbour(&self) {
         self.go_to_the_core();
@@ -222,7 +222,7 @@ impl FrameShared {
     }
 }
 
-/// Returns the value, since the permission was checked before the run.
+/// Returns the value. An error is a defect, since the permission was checked before the run.
 fn expect<T>(result: io::Result<T>) -> T {
     match result {
         Ok(value) => value,
@@ -230,7 +230,7 @@ fn expect<T>(result: io::Result<T>) -> T {
     }
 }
 
-/// Runs frames, and allocates nothing but their blocks.
+/// Runs frames, and allocates only their blocks.
 struct Player {
     random: Random,
     tally: Tally,
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn the_watch_ends_a_wait_that_has_no_end() {
         if may_run_first().is_err() {
-            return; // nothing to end here
+            return; // not allowed here, so there is nothing to end
         }
         let shared = FrameShared::new(CpuPlace::First);
         let done = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! Vectors grown by `push`: reallocation.
+//! Vectors grown by `push`, which measures reallocation.
 
 use std::hint::black_box;
 
@@ -11,7 +11,7 @@ use crate::tally::Tally;
 const NUMBERS: u32 = 8 << 20;
 const TIMES: u64 = 3;
 
-/// The number of vectors that grow side by side, of bursts, and of pushes to one vector in a burst.
+/// The numbers of vectors that grow side by side, of bursts, and of pushes to one vector in a burst.
 const VECTORS: u32 = 4096;
 const BURSTS: u32 = 600_000;
 const BURST: u32 = 16;

@@ -16,7 +16,7 @@ use crate::tally::Tally;
 const GROUPS: u32 = 224;
 const KEPT: usize = 16;
 
-/// Bytes of a group in small blocks, and again in large ones.
+/// Bytes of a group's small blocks, and of its large blocks.
 const HALF_BYTES: usize = 2 << 20;
 const SMALL: [f64; 2] = [16.0, 2048.0];
 const LARGE: [f64; 2] = [65_536.0, 1_048_576.0];
@@ -77,7 +77,7 @@ impl BlockGroup {
         group
     }
 
-    /// Returns the bytes of its blocks and of their list.
+    /// Returns the bytes of the group's blocks and of their list.
     fn bytes(&self) -> u64 {
         self.bytes + (self.blocks.capacity() * size_of::<Block>()) as u64
     }

@@ -1,5 +1,5 @@
-//! A small server: threads replace blocks in slots, and a thread that ends hands its slots to a successor,
-//! which then frees blocks of other threads.
+//! A small server. Threads replace blocks in slots. A thread that ends hands its slots to a successor, which then
+//! frees blocks of other threads.
 
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -23,7 +23,7 @@ struct Estate {
     tally: Tally,
 }
 
-/// The number of lanes.
+/// Runs the workload with this number of lanes.
 pub fn larson(lanes: usize, scale: Scale) -> Outcome {
     let (slots, life) = (scale.of(SLOTS), scale.of(LIFE));
     let successions = THREADS / lanes;

@@ -17,7 +17,7 @@ const NUMBER_STEPS: u32 = 900_000;
 /// A map without the default hasher's random seed, so that every run is the same.
 type Names = HashMap<String, Vec<u8>, BuildHasherDefault<DefaultHasher>>;
 
-/// Strings to vectors.
+/// A hash map from strings to vectors.
 pub fn map(scale: Scale) -> Outcome {
     let (names, steps) = (scale.of(NAMES), scale.of(NAME_STEPS));
     let mut random = Random::new(60);
@@ -45,7 +45,7 @@ pub fn map(scale: Scale) -> Outcome {
     clock.stop(steps as u64, tally.answer())
 }
 
-/// Numbers to boxed numbers, in order.
+/// An ordered map from numbers to boxed numbers.
 pub fn btree(scale: Scale) -> Outcome {
     let (numbers, steps) = (scale.of(NUMBERS), scale.of(NUMBER_STEPS));
     let mut random = Random::new(40);

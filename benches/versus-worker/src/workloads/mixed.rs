@@ -1,5 +1,5 @@
 //! Log-normal sizes and lifetimes, as in long-running programs: many small and short-lived blocks,
-//! a few large ones, and a few that stay.
+//! a few large blocks, and a few that stay.
 
 use crate::block::Block;
 use crate::clock::{Clock, Live, Outcome};
@@ -10,8 +10,8 @@ use crate::tally::Tally;
 /// Number of allocations in a full run.
 const BLOCKS: u32 = 1_000_000;
 
-/// Median of the sizes and their deviation: two thirds are within a factor of e^deviation of the
-/// median.
+/// The median of the sizes, and their deviation: two thirds of the sizes are within a factor of
+/// e^deviation of the median.
 const MEDIAN_BYTES: f64 = 200.0;
 const BYTES_DEVIATION: f64 = 1.5;
 const MAX_BYTES: f64 = 1024.0 * 1024.0;

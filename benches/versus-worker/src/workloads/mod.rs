@@ -1,7 +1,7 @@
 //! The workloads, and the list of their names.
 //!
-//! Each builds its inputs before its clock starts, frees everything before the
-//! clock stops, and draws its random numbers from fixed seeds.
+//! Each workload builds its inputs before its clock starts, frees everything before the clock stops, and draws its
+//! random numbers from fixed seeds.
 
 mod churn;
 mod cliffs;
@@ -82,7 +82,7 @@ pub fn find(name: &str) -> Option<Run> {
     Some(*run)
 }
 
-/// Returns the reason if the system does not allow the workload with this name to run.
+/// Returns the reason why the system does not allow the workload with this name to run, if there is one.
 pub fn refused(name: &str) -> Option<String> {
     let (what, asked) = match name {
         "frames-one-cpu" => ("threads on one core", frames::may_share_a_core()),

@@ -36,7 +36,7 @@ pub fn pairs(batch: usize, scale: Scale) -> Outcome {
     clock.stop((rounds * batch) as u64, tally.answer())
 }
 
-/// One size, known to the compiler.
+/// Blocks of one size, which the compiler knows.
 pub fn boxes(scale: Scale) -> Outcome {
     let rounds = scale.of(BOXES).div_ceil(BOX_BATCH);
     let mut slots: Vec<Box<[u64; 6]>> = Vec::with_capacity(BOX_BATCH);
@@ -70,7 +70,7 @@ pub fn bare_sizes(scale: Scale) -> Outcome {
     })
 }
 
-/// One size, known to the compiler.
+/// Allocates one size, which the compiler knows.
 pub fn bare_boxes(scale: Scale) -> Outcome {
     bare(scale, |_| Layout::new::<[u64; 6]>())
 }
@@ -100,7 +100,7 @@ fn bare(scale: Scale, layout: impl Fn(usize) -> Layout) -> Outcome {
         }
         expected += round * BARE_BATCH;
     }
-    // Not `assert_eq`, which would take the sum's address, so that the loop stores it.
+    // `assert_eq` would take the sum's address, so that the loop would store the sum.
     assert!(sum == expected, "a block does not hold what was written");
     clock.stop((rounds * BARE_BATCH) as u64, sum as u64)
 }

@@ -1,4 +1,4 @@
-//! One thread allocates many blocks, another frees them all, and so on.
+//! One thread allocates many blocks, then another frees them all, and so on.
 
 use std::sync::mpsc::channel;
 use std::thread;

@@ -15,7 +15,7 @@ const BATCH: usize = 256;
 /// Maximum number of batches that wait in one pipe.
 const WAITING: usize = 16;
 
-/// The number of pairs of threads.
+/// Runs the workload with this number of pairs of threads.
 pub fn pipe(pairs: usize, scale: Scale) -> Outcome {
     let batches = scale.of(BLOCKS).div_ceil(BATCH * pairs);
     let clock = Clock::start();

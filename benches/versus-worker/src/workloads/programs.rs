@@ -1,4 +1,4 @@
-//! The memory use of well-known crates: Markdown, TOML, regular expressions.
+//! The allocations of well-known crates for Markdown, TOML and regular expressions.
 
 use std::fmt::Write;
 

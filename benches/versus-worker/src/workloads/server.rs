@@ -2,9 +2,9 @@
 //! change.
 //!
 //! Sessions, each with its own thread, answer requests. Each request allocates its own blocks and frees them,
-//! and puts entries into a store that all sessions share. Entries leave the store by age, or by chance in one
-//! case of eight, and the session that needs their room frees them. Sizes are log-normal; each phase has its
-//! own median and its own room in the store. A minute has each phase once.
+//! and puts entries into a store that all sessions share. The session that needs room removes and frees the
+//! oldest entry, or in one case of eight a random entry. Sizes are log-normal; each phase has its own median and
+//! its own room in the store. A minute has each phase once.
 //!
 //! The run has a fixed length, so its amount of work varies. Its answer only confirms that every block held what was
 //! written to it.
@@ -27,14 +27,14 @@ const LOOKS: u32 = 240;
 const FILLING: usize = 23;
 
 const SESSIONS: usize = 64;
-/// The median requests of a session.
+/// The median number of requests in a session.
 const MEDIAN_REQUESTS: f64 = 60.0;
 const PAUSE_US: (usize, usize) = (5_000, 35_000);
 
 /// Number of blocks of a request, and bytes of the entries that it puts into the store.
 const BLOCKS: usize = 64;
 const ENTRIES_BYTES: usize = 24 << 10;
-/// One request in this many has a buffer; and the bounds of the buffer's size in bytes.
+/// One request in this many has a buffer, whose size in bytes has these bounds.
 const BUFFER_EVERY: usize = 16;
 const BUFFER: (f64, f64) = (65_536.0, 2_097_152.0);
 
@@ -44,7 +44,7 @@ const MAX_BYTES: f64 = 1024.0 * 1024.0;
 const SHARDS: usize = 64;
 const STORE_BYTES: usize = 256 << 20;
 
-/// The length of a phase; the median size of each, and the store's room in eighths.
+/// The length of a phase, and the median size and the store's room (in eighths) of each phase.
 const PHASE: Duration = Duration::from_secs(10);
 const PHASES: [(f64, usize); 6] = [
     (200.0, 8),
@@ -121,8 +121,8 @@ pub fn server(scale: Scale) -> Outcome {
         .with_live(Some(mean(&looks[FILLING..])))
 }
 
-/// Returns the readings as one, with their mean live bytes, and with resident bytes whose ratio to the live
-/// bytes is the mean of the ratios. The ratio of the means would mostly show the phases with the fullest store.
+/// Returns the readings as one, with their mean live bytes, and with resident bytes whose ratio to these live bytes is
+/// the mean of the readings' ratios. The ratio of the means would mostly show the phases with the fullest store.
 fn mean(looks: &[Live]) -> Live {
     let count = looks.len() as f64;
     let bytes = looks.iter().map(|look| look.bytes as f64).sum::<f64>() / count;
@@ -193,8 +193,8 @@ impl Server {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an entry into a shard, which has `room_bytes` of room. The entries that are removed for it, at most
-    /// `LEAVING`, are freed without the lock.
+    /// Puts an entry into a shard with `room_bytes` bytes of room. At most `LEAVING` entries are removed for it, and
+    /// are freed without the lock.
     fn put(&self, entry: Block, bytes: usize, room_bytes: usize, random: &mut Random) {
         const LEAVING: usize = 64;
         let mut leaving: [Option<Block>; LEAVING] = [const { None }; LEAVING];

@@ -18,7 +18,7 @@ const LAYERS: usize = 24;
 const MIN_BYTES: f64 = 65536.0;
 const MAX_BYTES: f64 = 8_388_608.0;
 
-/// Number of timed turns in a full run, and number of turns before them.
+/// Number of timed turns in a full run, and number of untimed turns before them.
 const TURNS: u32 = 30;
 const WARM_UP: usize = 4;
 
@@ -61,7 +61,7 @@ enum Contents {
     Words,
 }
 
-/// The lengths alternate; a turn has one step of each.
+/// Runs turns, each with one step of every length.
 fn steps(lengths: &[usize], contents: Contents, scale: Scale) -> Outcome {
     let scripts: Vec<StepScript> = lengths
         .iter()
@@ -70,7 +70,7 @@ fn steps(lengths: &[usize], contents: Contents, scale: Scale) -> Outcome {
     let mut play = Play::new(&scripts);
     for _ in 0..WARM_UP {
         for script in &scripts {
-            // Pages that are never written would take no memory.
+            // All pages are written, since pages that are never written take no memory.
             play.step(script, contents.or_pages(), |_| ());
         }
     }

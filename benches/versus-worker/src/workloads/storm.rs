@@ -1,4 +1,4 @@
-//! Short-lived threads: the cost of starting and ending one.
+//! Short-lived threads, whose start and end cost time.
 
 use std::thread::{self, JoinHandle};
 

@@ -1,4 +1,4 @@
-//! Rust source through a parser and a printer: large trees of small nodes.
+//! Rust sources that are parsed and printed, with large trees of small nodes.
 
 use std::thread;
 
@@ -20,7 +20,7 @@ const SOURCES: [&str; 6] = [
 /// Number of sources parsed by each thread in a full run.
 const FILES: u32 = 120;
 
-/// Each thread parses on its own.
+/// Every thread parses the same sources, on its own.
 pub fn syn(threads: usize, scale: Scale) -> Outcome {
     let files = scale.of(FILES);
     let clock = Clock::start();
