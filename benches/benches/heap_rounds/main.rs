@@ -157,8 +157,8 @@ fn shares(args: &Args) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Returns the mean and the minimum of the shares that are live at the end, and the minimum share that the largest
-/// block then has.
+/// Returns the mean and the minimum of the shares that are live when a request is refused, and the minimum share of the
+/// largest block once everything has been freed.
 fn shares_of(kind: HeapKind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64; 3], Fault> {
     let region = region_bytes as f64;
     let (mut sum, mut min, mut largest) = (0.0, 1.0_f64, 1.0_f64);

@@ -32,7 +32,7 @@ use larder_cuda::driver::load_from_env;
 use larder_cuda::{ArenaPolicy, Context, CudaStream, DeviceAllocator, DeviceConfig};
 
 const CHUNKS: usize = 1 << 16;
-/// Bytes of each contender's address range. Fewer are live at any time.
+/// Bytes of each contender's address range, more than are live at any time.
 const RANGE_BYTES: u64 = 3 << 30;
 const PAGE_BYTES: u64 = 2 << 20;
 

@@ -1,5 +1,5 @@
-//! Limits in a program that runs with `liblarder_cuda.so` preloaded, as the program sees them. It does not know
-//! of the library: like any program, it requests memory from the driver's own functions.
+//! Limits in a program that runs with `liblarder_cuda.so` preloaded, as the program sees them. The program
+//! does not know of the library: it requests memory from the driver's own functions.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! Measures how long a driver's calls take, and describes its device. Each probe runs in a process of its own,
-//! since it may break its context. The conformance tests test Larder's assumptions that are not about time.
+//! since it may break its context. The conformance tests check Larder's other assumptions, which are not about time.
 //!
 //! ```text
 //! cargo bench -p larder-cuda --bench driver_calls                     all probes

@@ -16,7 +16,7 @@ use crate::{
     kernels,
 };
 
-/// The bytes of memory of each of the stand-in's devices.
+/// Bytes of memory on each of the stand-in's devices.
 pub(crate) const STAND_IN_BYTES: u64 = 16 << 30;
 pub(crate) const STAND_IN_DEVICES: u32 = 2;
 
