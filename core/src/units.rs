@@ -4,7 +4,7 @@
 //! this crate turns it into a pointer.
 //!
 //! Sizes are `u64` bytes in every public interface, and the name of a raw number ends in its unit (`limit_bytes`).
-//! Inside tables sizes are counted in granules ([`Granule`]), 32 bits wide. Overflow is `None` here and an error
+//! Inside tables, sizes are 32-bit numbers of granules ([`Granule`]). Overflow is `None` here and an error
 //! value one layer up; nothing wraps.
 
 use core::fmt;

@@ -1,4 +1,4 @@
-//! The smallest device on which a contender completes.
+//! The smallest device on which a contender, an allocator under replay, serves the whole script.
 
 use super::{ContenderBlock, Replay, ReplayError};
 use crate::interrupt;

@@ -100,7 +100,7 @@ impl Chunks<'_> {
         Some(link)
     }
 
-    /// Makes a region the newest. The previous wilderness goes to the bins. The end of the region must be in no list.
+    /// Makes a region the newest. The previous wilderness goes to the bins. The region's last chunk must be in no list.
     fn set_newest(&mut self, id: RegionId) {
         self.newest_region = Some(id);
         let old = core::mem::take(&mut self.wilderness);

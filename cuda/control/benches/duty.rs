@@ -1,10 +1,11 @@
 //! Measures, on a real clock, the share of the time that a job actually gets.
 //!
 //! `cargo bench -p larder-control --bench duty [-- SECONDS]` prints a markdown table. A launch
-//! spins for some time, then asks the pacer to wait; each row runs for SECONDS (by default 1). *pacer* pauses
-//! between launches; *end of run* sleeps once per step, according to AntMan's formula. *worst* is the share of
-//! the step farthest from the requested share, not counting the first two steps, from which the pacer learns.
-//! The benchmark only reports and asserts nothing, because threads oversleep on a busy machine.
+//! spins for some time, then lets the pacer pause it; each row runs for SECONDS (by default 1).
+//! *pacer* pauses between launches; *end of run* sleeps once per step, according to AntMan's
+//! formula. *worst* is the share farthest from the requested share among all steps but the first
+//! two, from which the pacer learns. The benchmark only reports and asserts nothing, because
+//! threads oversleep on a busy machine.
 //!
 //! Without `--bench`, as under `cargo test --benches`, it runs only a few steps.
 
@@ -67,8 +68,8 @@ impl Measured {
     }
 }
 
-/// Runs steps for the time `longest`. `step` receives the longest pause so far, which it updates, and returns
-/// the time for which it was busy.
+/// Runs steps for the time `longest`. `step` receives the longest pause so far, which it updates,
+/// and returns the time for which it was busy.
 fn measure(
     clock: &SystemClock,
     perf: PerfControl,

@@ -64,7 +64,7 @@ impl fmt::Display for PerfControl {
     }
 }
 
-/// A percentage above 100 is not a share of the time.
+/// The error for a share above 100 percent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{percent} is not a share of the time: take 0 to 100 percent")]
 pub struct PerfOutOfRange {

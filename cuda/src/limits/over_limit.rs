@@ -18,7 +18,7 @@ const LOOKING: u8 = 1;
 /// A thread scans, and will scan once more, since this scan may have missed the memory of a later free.
 const AGAIN: u8 = 2;
 
-/// Whether a pool is over its limit: it holds more than its limit, or than a budget above it allows. This also
+/// Whether a pool is over its limit: it holds more than its own limit, or than one of its budgets allows. This also
 /// decides when a free scans for memory that can be released. After fruitless scans fewer frees scan: every
 /// 2nd, every 4th, up to every 64th, but always after 2 MiB of frees and at the last live block. One thread
 /// scans at a time, and repeats the scan for frees that came in between, so that the last live block is always

@@ -82,8 +82,8 @@ fn freeing_null_changes_nothing() {
     assert_eq!(memory.read(), [1; 256]);
 }
 
-/// Rule: memory may be freed in another thread, and without the context in which it was allocated (source: CUDA Driver
-/// API, Memory Management, cuMemFree, with unified addressing).
+/// Rule: memory may be freed in another thread than the one that allocated it (source: CUDA Driver API, Memory
+/// Management, cuMemFree, with unified addressing).
 #[test]
 fn memory_is_freed_in_another_thread() {
     let gpu = portable();
@@ -135,7 +135,7 @@ fn memory_runs_out_and_comes_back() {
     drop(Device::new(free / 2));
 }
 
-/// Rule: memory is freed only once the work that uses it has ended (source: CUDA Driver API, API synchronization
+/// Rule: memory is not freed before the work that uses it has ended (source: CUDA Driver API, API synchronization
 /// behavior; CUDA Programming Guide, Stream Ordered Memory Allocator: cuMemFree synchronises, unlike cuMemFreeAsync).
 ///
 /// Uncertain: the documentation does not promise a wait explicitly. The test asserts that such a free does not harm

@@ -53,8 +53,9 @@ pub struct TopArgs {
     #[arg(long)]
     json: bool,
 
-    /// Serve the jobs as OpenMetrics text, for Prometheus, at `GET /metrics` of this port of
-    /// 127.0.0.1, or of an address such as 0.0.0.0:9835, until ctrl-c; port 0 means any free port
+    /// Serve the jobs' metrics to Prometheus, as OpenMetrics text at `GET /metrics`, until ctrl-c.
+    /// ADDRESS is a port on 127.0.0.1, or an address with a port such as 0.0.0.0:9835; port 0 means
+    /// any free port
     #[arg(long, value_name = "ADDRESS", value_parser = serve::parse_address, conflicts_with_all = ["once", "wide", "columns", "json"])]
     serve: Option<SocketAddr>,
 

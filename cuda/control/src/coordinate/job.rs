@@ -47,7 +47,7 @@ struct JobTurn {
     is_new: bool,
     /// The last order to sleep or wake.
     told_asleep: Option<bool>,
-    /// Whether the job has reported that it is awake since it was let in.
+    /// Whether the job, since it was let in, has reported that it is awake.
     is_awake: bool,
     can_sleep: bool,
     wake_bytes: u64,

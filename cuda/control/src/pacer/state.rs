@@ -1,13 +1,13 @@
 //! The pacer's arithmetic, in whole nanoseconds, without a lock or a clock.
 //!
-//! PACER1. All time of a step up to `at` is accounted for: as busy, as inserted or as suspended. `at` lies
-//! ahead of the clock during a pause, and never goes back to before the present. The busy time of a queued
-//! step is the time reported for it, during the step or later.
-//! PACER2. `debt` is the time of pauses due for busy time, less the time inserted, less the time forgotten.
-//! At full share all of it is forgotten. At the end of a step, time paused ahead is forgotten as far as it
-//! exceeds `carry_bound`.
-//! PACER3. The first k of n launches have inserted k/n of a plan, less the time put off because of the
-//! minimum pause, and plus the time overslept; all n launches have inserted all of the plan.
+//! PACER1. All time of a step up to `at` is accounted for: as busy, as inserted or as suspended.
+//! `at` lies ahead of the clock during a pause, and is never moved back beyond the present. The
+//! busy time of a queued step is the time reported for it, during the step or later.
+//! PACER2. `debt` is the time of pauses due for busy time, less the time inserted, less the time
+//! forgotten. At full share the whole debt is forgotten. At the end of a step, time paused before
+//! it was due is forgotten as far as it exceeds `carry_bound`.
+//! PACER3. The first k of n launches have inserted k/n of a plan, less the time put off because of
+//! the minimum pause, and plus the time overslept; all n launches have inserted all of the plan.
 
 use std::time::Duration;
 
@@ -250,8 +250,8 @@ impl PacerState {
     /// not inserted is due again.
     fn set_share(&mut self, now: u64, perf: PerfControl) {
         if self.perf.is_suspended() {
-            // The first call after a suspension ends the suspension here, so that later time is not suspended
-            // (PACER1).
+            // The first call after a suspension ends the suspension here, so that later time is not
+            // counted as suspended (PACER1).
             self.account(now);
         }
         if perf == self.perf {

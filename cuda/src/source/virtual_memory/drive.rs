@@ -5,8 +5,8 @@
 //! which counts it until it is freed, the call returns `Ok`; otherwise it returns an error, and the allocator
 //! counts the memory as lost.
 //!
-//! While the memory sleeps, nothing is created or mapped. Memory that the driver does not have is unmapped
-//! and released in the table only.
+//! While the memory sleeps, nothing is created or mapped. Memory that the sleep has already returned to the
+//! driver is unmapped and released in the table only.
 
 use std::sync::PoisonError;
 
@@ -152,7 +152,7 @@ impl VirtualMemory {
             let charged = held.charge.is_some();
             self.context.defer_free_charged(thing, held.charge);
             if charged {
-                // The budgets count the memory until the driver takes it, so the allocator above need not
+                // The budgets count the memory until the driver accepts the free, so the allocator need not
                 // count it.
                 locked(&self.table).last_error = Some(error);
                 return Ok(());
