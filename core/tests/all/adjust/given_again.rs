@@ -6,8 +6,8 @@ use std::cell::{Cell, OnceCell};
 use crate::common::{GIB, GIVEN_BASE, KIB, MIB, Pool, UNIT, contiguous, range, ranged, table};
 use larder_core::{
     AddrRange, BestFit, Block, BlockAllocator, FixedRange, GrowRequest, GrowTicket, Progress,
-    RegionAttempt, RegionError, RegionPlan, RegionPool, ReleaseTicket, Request, Shared,
-    SubAllocError, SubAllocator,
+    RegionAttempt, RegionError, RegionPool, ReleaseTicket, Request, Shared, SubAllocError,
+    SubAllocator,
 };
 
 const START: u64 = GIVEN_BASE;
@@ -30,14 +30,6 @@ fn released(pool: &mut Pool) -> ReleaseTicket {
     let taken = pool.source().release(ticket.range());
     taken.expect("it is the end");
     ticket
-}
-
-#[track_caller]
-fn step_to_growth(pool: &mut Pool, attempt: &mut RegionAttempt) -> GrowTicket {
-    match pool.shared.get_mut().advance(attempt) {
-        Progress::Plan(RegionPlan::Grow(ticket)) => ticket,
-        step => panic!("growth was expected, not {step:?}"),
-    }
 }
 
 #[track_caller]
@@ -75,7 +67,7 @@ fn a_whole_region_given_again_serves_and_the_late_report_is_void() {
     pool.free(block);
     let ticket = released(&mut pool);
     let mut attempt = RegionAttempt::new(Request::new(UNIT));
-    let growth = step_to_growth(&mut pool, &mut attempt);
+    let growth = pool.growth(&mut attempt);
     let given = given(&pool, &growth);
     assert!(given.overlaps(ticket.range()));
     commit(&mut pool, growth, given);
@@ -96,7 +88,7 @@ fn the_end_of_a_range_given_again_joins_what_lies_in_front_of_it() {
     let ticket = released(&mut pool);
     assert_eq!(ticket.range(), range(START + UNIT, 2 * UNIT));
     let mut attempt = RegionAttempt::new(Request::new(3 * UNIT));
-    let growth = step_to_growth(&mut pool, &mut attempt);
+    let growth = pool.growth(&mut attempt);
     let given = given(&pool, &growth);
     assert_eq!(given, range(START + UNIT, 3 * UNIT));
     commit(&mut pool, growth, given);
@@ -118,7 +110,7 @@ fn several_ranges_given_again_as_one_are_all_gone() {
     }
     let tickets = [(); 3].map(|()| leaving(&mut pool));
     let mut attempt = RegionAttempt::new(Request::new(9 * UNIT));
-    let growth = step_to_growth(&mut pool, &mut attempt);
+    let growth = pool.growth(&mut attempt);
     let given = range(START, 9 * UNIT);
     assert!(tickets.iter().all(|ticket| given.overlaps(ticket.range())));
     commit(&mut pool, growth, given);
@@ -138,7 +130,7 @@ fn a_range_over_a_live_block_is_refused_although_it_lies_over_a_leaving_one_too(
     pool.free(free);
     let ticket = leaving(&mut pool);
     let mut attempt = RegionAttempt::new(Request::new(3 * UNIT));
-    let growth = step_to_growth(&mut pool, &mut attempt);
+    let growth = pool.growth(&mut attempt);
     let wrong = range(START, growth.request().bytes);
     overlaps(&mut pool, growth, wrong);
     // The release is still under way.
@@ -157,7 +149,7 @@ fn a_range_over_part_of_a_region_whose_end_is_leaving_is_refused() {
     pool.free(end);
     let ticket = leaving(&mut pool);
     let mut attempt = RegionAttempt::new(Request::new(2 * UNIT));
-    let growth = step_to_growth(&mut pool, &mut attempt);
+    let growth = pool.growth(&mut attempt);
     let wrong = range(START + UNIT / 2, growth.request().bytes);
     overlaps(&mut pool, growth, wrong);
     pool.shared.get_mut().released(ticket);
@@ -174,7 +166,7 @@ fn a_late_report_does_not_end_a_later_release_of_the_same_addresses() {
     let [first, second] = [(); 2].map(|()| {
         let ticket = released(&mut pool);
         let mut attempt = RegionAttempt::new(Request::new(1));
-        let growth = step_to_growth(&mut pool, &mut attempt);
+        let growth = pool.growth(&mut attempt);
         let given = given(&pool, &growth);
         commit(&mut pool, growth, given);
         ticket
@@ -295,8 +287,8 @@ fn trim_ends_although_another_thread_grows_as_fast_as_it_releases() {
 fn a_refused_growth_takes_what_another_thread_has_grown_meanwhile() {
     let mut pool = pool();
     let [mut first, mut second] = [(); 2].map(|()| RegionAttempt::new(Request::new(KIB)));
-    let theirs = step_to_growth(&mut pool, &mut first);
-    let mut ours = step_to_growth(&mut pool, &mut second);
+    let theirs = pool.growth(&mut first);
+    let mut ours = pool.growth(&mut second);
     // The sub-allocator has given all its memory to the other thread and refuses this one.
     let range = given(&pool, &theirs);
     while let Some(smaller) = pool.shared.get_mut().growth_refused(&mut second, ours) {

@@ -3,8 +3,8 @@
 use super::{BASE, GRANULE, RECORDS, Source, apart, point, range};
 use larder_core::{
     AllocError, BestFit, Block, BlockAllocator, Chunk, ChunkInfo, ChunkState, FreeError, Grant,
-    Growth, RawBlock, RegionConfig, RegionInfo, RegionPool, Rejected, Report, Request, Shared,
-    Stats,
+    GrowTicket, Growth, Progress, RawBlock, RegionAttempt, RegionConfig, RegionInfo, RegionPlan,
+    RegionPool, Rejected, Report, Request, Shared, Stats,
 };
 
 /// Everything observable about an allocator, to check that nothing has changed.
@@ -95,6 +95,17 @@ impl Pool {
         match self.try_grant(&Request::new(bytes)) {
             Ok(grant) => grant.block,
             Err(error) => panic!("{error}\n{}", self.shared.get_mut().dump()),
+        }
+    }
+
+    /// Takes the next step of an attempt, which must be a growth, and returns its ticket.
+    #[track_caller]
+    pub(crate) fn growth(&mut self, attempt: &mut RegionAttempt) -> GrowTicket {
+        let progress = self.shared.get_mut().advance(attempt);
+        self.check();
+        match progress {
+            Progress::Plan(RegionPlan::Grow(ticket)) => ticket,
+            other => panic!("growth was expected, not {other:?}"),
         }
     }
 

@@ -4,7 +4,7 @@ use super::{numbers, out_of_memory};
 use crate::common::{BASE, GIB, GRANULE, KIB, Pool, UNIT, apart, range, ranged};
 use larder_core::{
     AddrRange, AllocError, BestFit, Cause, GrowTicket, MAX_REGIONS, Progress, RegionAttempt,
-    RegionConfig, RegionError, RegionPlan, Request,
+    RegionConfig, RegionError, Request,
 };
 
 /// Expects a region to be refused and nothing to change.
@@ -15,17 +15,6 @@ fn region_error(pool: &mut Pool, start: u64, bytes: u64) -> RegionError {
     let rejected = rejected.expect_err("a bad region");
     assert_eq!(rejected.value, place, "it comes back");
     rejected.error
-}
-
-/// Returns the ticket for the growth that a request needs.
-#[track_caller]
-fn ticket(pool: &mut Pool, attempt: &mut RegionAttempt) -> GrowTicket {
-    let progress = pool.shared.get_mut().advance(attempt);
-    pool.check();
-    match progress {
-        Progress::Plan(RegionPlan::Grow(ticket)) => ticket,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Expects a sub-allocator's range to be refused.
@@ -85,7 +74,7 @@ fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
         (128 * KIB, 128 * KIB - 1, RegionError::Limit),
         (128 * KIB + 1, GIB, RegionError::Misaligned),
     ] {
-        let ticket = ticket(&mut pool, &mut attempt);
+        let ticket = pool.growth(&mut attempt);
         let asked = (ticket.bytes(), ticket.least_bytes());
         assert_eq!(asked, (128 * KIB, 128 * KIB));
         pool.shared.get_mut().set_limit(limit);
@@ -94,7 +83,7 @@ fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
         pool.shared.get_mut().set_limit(GIB);
         assert_eq!(pool.picture(), before, "the ticket counts no more");
     }
-    let ticket = ticket(&mut pool, &mut attempt);
+    let ticket = pool.growth(&mut attempt);
     let pool = pool.shared.get_mut();
     let committed = pool.commit(ticket, range(BASE, 128 * KIB));
     committed.expect("as asked");
@@ -106,7 +95,7 @@ fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
 fn a_commit_is_refused_when_the_table_of_chunks_has_filled_up_meanwhile() {
     let mut pool = Pool::over(ranged(UNIT, GIB), apart(), 3);
     pool.add_region(BASE, 4 * GRANULE);
-    let waiting = ticket(&mut pool, &mut RegionAttempt::new(Request::new(64 * KIB)));
+    let waiting = pool.growth(&mut RegionAttempt::new(Request::new(64 * KIB)));
     let _block = pool.alloc(GRANULE);
     let error = commit_error(&mut pool, waiting, range(16 * BASE, 64 * KIB));
     assert_eq!(error, RegionError::TableFull);
@@ -120,7 +109,7 @@ fn a_commit_is_refused_when_the_table_of_regions_has_filled_up_meanwhile() {
     };
     let mut pool = with_regions(config, MAX_REGIONS - 1);
     let mut attempt = RegionAttempt::new(Request::new(100 * KIB));
-    let waiting = ticket(&mut pool, &mut attempt);
+    let waiting = pool.growth(&mut attempt);
     pool.add_region(1 << 40, GRANULE);
     let error = commit_error(&mut pool, waiting, range(1 << 41, 128 * KIB));
     assert_eq!(error, RegionError::RegionsFull);
@@ -136,7 +125,7 @@ fn a_commit_is_refused_when_the_table_of_regions_has_filled_up_meanwhile() {
 fn a_ticket_counts_against_the_limit_until_it_is_aborted() {
     let mut pool = Pool::new(ranged(UNIT, 2 * UNIT));
     let mut attempt = RegionAttempt::new(Request::new(UNIT));
-    let [one, two] = [0, 1].map(|_| ticket(&mut pool, &mut attempt));
+    let [one, two] = [0, 1].map(|_| pool.growth(&mut attempt));
     let out = out_of_memory(&mut pool, &Request::new(1));
     let counted = (out.cause, out.reserved_bytes);
     assert_eq!(counted, (Cause::Limit, 2 * UNIT), "growth under way");

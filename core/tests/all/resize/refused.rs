@@ -1,9 +1,7 @@
 //! Refused resizes that need a second `Block` for the same block, growth under way, or a broken sub-allocator.
 
 use crate::common::{self, GIB, GRANULE, Pool, UNIT, range};
-use larder_core::{
-    BestFit, Block, Progress, RegionAttempt, RegionPlan, Rejected, Request, ResizeError,
-};
+use larder_core::{BestFit, Block, RegionAttempt, Rejected, Request, ResizeError};
 use larder_model::{Broken, Call, Source};
 
 /// Expects a resize to be refused, within the held memory and over the sub-allocator, and to change nothing. Returns
@@ -46,9 +44,7 @@ fn what_is_on_its_way_to_another_request_is_waited_for_by_nobody_else() {
     let mut pool = Pool::over(common::ranged(UNIT, GIB), common::contiguous(), 64);
     let block = pool.alloc(UNIT);
     let attempt = &mut RegionAttempt::new(Request::new(UNIT));
-    let Progress::Plan(RegionPlan::Grow(ticket)) = pool.shared.get_mut().advance(attempt) else {
-        panic!("it has to grow");
-    };
+    let ticket = pool.growth(attempt);
     pool.source().take_log();
     let block = refused(&mut pool, block, 2 * UNIT, ResizeError::NoRoom);
     assert_eq!(pool.source().take_log(), []);
