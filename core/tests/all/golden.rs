@@ -15,15 +15,56 @@
 //! round. A test fails and shows each line whose outcome differs from the file's. With `LARDER_REWRITE=1`, it writes
 //! the actual outcomes to the file instead.
 
-use std::fmt::Write;
+use std::collections::HashMap;
+use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
 
 /// Carries out the operations of one case.
 pub(crate) trait Player {
     fn new() -> Self;
 
-    /// Carries out an operation. Returns its outcome, which may be empty.
-    fn play(&mut self, operation: &str) -> String;
+    /// Carries out an operation with its words. Returns its outcome, which may be empty or begin with `; `.
+    fn carry_out(&mut self, operation: &str, words: &[&str]) -> String;
+
+    /// Carries out the operation of a line. Returns its outcome, which may be empty.
+    fn play(&mut self, line: &str) -> String {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let outcome = self.carry_out(words[0], &words[1..]);
+        outcome.strip_prefix("; ").unwrap_or(&outcome).into()
+    }
+}
+
+/// Returns the word after `key`.
+pub(crate) fn option<'w>(words: &[&'w str], key: &str) -> Option<&'w str> {
+    let at = words.iter().position(|word| *word == key)?;
+    Some(words[at + 1])
+}
+
+/// Reads a number, `max`, or `max-N`.
+pub(crate) fn number(text: &str) -> u64 {
+    match text.strip_prefix("max-") {
+        Some(less) => u64::MAX - number(less),
+        None if text == "max" => u64::MAX,
+        None => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{text} is no number")),
+    }
+}
+
+/// The values that an outcome mentions when they change, by name. Each is 0 at first.
+#[derive(Default)]
+pub(crate) struct Changes(HashMap<String, String>);
+
+impl Changes {
+    /// Returns `; name value` if the value has changed.
+    pub(crate) fn note(&mut self, name: &str, now: impl Display) -> String {
+        let now = now.to_string();
+        let before = self.0.insert(name.into(), now.clone());
+        if before.as_deref().unwrap_or("0") == now {
+            return String::new();
+        }
+        format!("; {name} {now}")
+    }
 }
 
 /// Defines a test for each case of a script, named after the case.

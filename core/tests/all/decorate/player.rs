@@ -3,7 +3,6 @@
 //! `name: kind over …` creates an allocator over another one. Places are bytes from the start of the buffer or of a
 //! block. An outcome is the answer, the accesses to the buffer, and the counters that have changed.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use larder_core::decorate::{
@@ -18,7 +17,7 @@ use larder_core::{
 
 use super::ground::{BASE, Touch, Untracked, Watched, best_fit, buffer, flip, write};
 use super::kinds::{Access, Fails, Kind, leak};
-use crate::golden;
+use crate::golden::{self, Changes, number, option};
 
 const BYTES: u64 = 1 << 20;
 
@@ -31,22 +30,7 @@ pub(crate) struct Player {
     blocks: HashMap<String, (Block, String)>,
     /// The addresses and sizes of all blocks so far, by name.
     places: HashMap<String, (u64, u64)>,
-    counters: RefCell<BTreeMap<String, u64>>,
-}
-
-fn number(text: &str) -> u64 {
-    match text.strip_prefix("max-") {
-        Some(less) => u64::MAX - number(less),
-        None if text == "max" => u64::MAX,
-        None => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{text} is no number")),
-    }
-}
-
-fn option<'w>(words: &[&'w str], key: &str) -> Option<&'w str> {
-    let at = words.iter().position(|word| *word == key)?;
-    Some(words[at + 1])
+    changes: Changes,
 }
 
 fn point(text: &str) -> StreamPoint {
@@ -113,19 +97,16 @@ impl golden::Player for Player {
             last: String::new(),
             blocks: HashMap::new(),
             places: HashMap::new(),
-            counters: RefCell::default(),
+            changes: Changes::default(),
         }
     }
 
-    fn play(&mut self, operation: &str) -> String {
-        let words: Vec<&str> = operation.split_whitespace().collect();
-        let mut outcome = match words[0].strip_suffix(':') {
-            Some(name) => self.make(name, &words[1..]),
-            None => self.answer(words[0], &words[1..]),
+    fn carry_out(&mut self, operation: &str, words: &[&str]) -> String {
+        let outcome = match operation.strip_suffix(':') {
+            Some(name) => self.make(name, words),
+            None => self.answer(operation, words),
         };
-        outcome += &touches(&self.access.take());
-        outcome += &self.changes();
-        outcome.strip_prefix("; ").unwrap_or(&outcome).into()
+        outcome + &touches(&self.access.take()) + &self.changes()
     }
 }
 
@@ -375,15 +356,11 @@ impl Player {
         words
     }
 
-    fn changes(&self) -> String {
+    fn changes(&mut self) -> String {
         let mut words = String::new();
         for (name, kind) in &self.kinds {
             for (counter, now) in kind.counters() {
-                let key = format!("{name} {counter}");
-                let before = self.counters.borrow_mut().insert(key.clone(), now);
-                if before.unwrap_or(0) != now {
-                    words += &format!("; {key} {now}");
-                }
+                words += &self.changes.note(&format!("{name} {counter}"), now);
             }
         }
         words

@@ -3,39 +3,23 @@
 //! An outcome is the answer, then each budget that changed: its used bytes, its limit on live bytes where that differs
 //! from its hard limit, and its excess.
 
-use std::collections::BTreeMap;
-
 use larder_core::limits::{
     BudgetConfig, BudgetError, BudgetId, BudgetRefusal, LimitAnswer, LimitTree,
 };
 
-use crate::golden;
+use crate::golden::{self, Changes, number, option};
 
 #[derive(Default)]
 pub(crate) struct Player {
     tree: Option<LimitTree>,
     /// The budgets in the order in which they were added, including removed ones.
     budgets: Vec<(String, BudgetId)>,
-    before: BTreeMap<String, String>,
-}
-
-/// Reads a number, `max`, or `max-N`.
-fn number(text: &str) -> u64 {
-    match text.strip_prefix("max-") {
-        Some(less) => u64::MAX - less.parse::<u64>().unwrap(),
-        None if text == "max" => u64::MAX,
-        None => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{text} is no number")),
-    }
+    changes: Changes,
 }
 
 /// Reads `HARD [soft N] [floor N] [name N]`.
 fn config(words: &[&str]) -> BudgetConfig {
-    let option = |key| {
-        let at = words.iter().position(|word| *word == key)?;
-        Some(number(words[at + 1]))
-    };
+    let option = |key| option(words, key).map(number);
     let plain = BudgetConfig::new(number(words[0]));
     BudgetConfig {
         soft_bytes: option("soft").unwrap_or(plain.soft_bytes),
@@ -50,14 +34,12 @@ impl golden::Player for Player {
         Self::default()
     }
 
-    fn play(&mut self, operation: &str) -> String {
-        let words: Vec<&str> = operation.split_whitespace().collect();
-        let mut outcome = self.answer(words[0], &words[1..]);
+    fn carry_out(&mut self, operation: &str, words: &[&str]) -> String {
+        let outcome = self.answer(operation, words);
         if let Some(tree) = &self.tree {
             tree.check_invariants().unwrap();
         }
-        outcome += &self.changes();
-        outcome.strip_prefix("; ").unwrap_or(&outcome).into()
+        outcome + &self.changes()
     }
 }
 
@@ -191,10 +173,7 @@ impl Player {
                     now
                 }
             };
-            let before = self.before.insert(name.clone(), now.clone());
-            if before.as_deref().unwrap_or("0") != now {
-                words += &format!("; {name} {now}");
-            }
+            words += &self.changes.note(name, now);
         }
         words
     }

@@ -1,10 +1,10 @@
 //! The player of the pages' scripts: one allocator over a device that checks every call.
 //!
 //! Sizes and places are in pages, or in bytes with the suffix `b`. An outcome is the answer, then the driver calls
-//! (sizes of the handles created and released, places made accessible), then each of the [`Counts`] that changed.
+//! (sizes of the handles created and released, places made accessible), then each number that changed: pages held,
+//! cached mappings, lost pages, and pages that the device holds for plans under way.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 
 use larder_core::pages::{Backing, PageConfig, PagePlan};
 use larder_core::{
@@ -14,23 +14,13 @@ use larder_model::PageDevice;
 
 use super::bench::{BASE, Bench, PAGE, PLENTY, config};
 use super::scenes::scene;
-use super::words::{bytes, calls, option, place, range, refusal, request, stream, yes};
-use crate::golden;
+use super::words::{bytes, calls, place, range, refusal, request, stream, yes};
+use crate::golden::{self, Changes, option};
 
 /// A plan under way, and its request if it is for a block.
 struct Open {
     plan: PagePlan,
     request: Option<Request>,
-}
-
-/// The numbers that an outcome mentions when they change: pages held, cached mappings, lost pages, and pages that the
-/// device holds for plans under way.
-#[derive(Clone, Copy, PartialEq, Default)]
-struct Counts {
-    held: u64,
-    cached: u32,
-    lost: u64,
-    under_way: u64,
 }
 
 pub(crate) struct Player {
@@ -45,7 +35,7 @@ pub(crate) struct Player {
     /// The latest event named.
     event: u64,
     saved: Vec<(char, u64, u64)>,
-    before: Counts,
+    changes: Changes,
 }
 
 impl golden::Player for Player {
@@ -53,18 +43,16 @@ impl golden::Player for Player {
         Self::over(&["64"])
     }
 
-    fn play(&mut self, operation: &str) -> String {
-        let words: Vec<&str> = operation.split_whitespace().collect();
+    fn carry_out(&mut self, operation: &str, words: &[&str]) -> String {
         drop(self.bench.device().take_calls());
-        let mut outcome = self.answer(words[0], &words[1..]);
+        let mut outcome = self.answer(operation, words);
         self.bench.check();
         let made = self.bench.device().take_calls();
         // The calls of these operations are not printed; the changes that they leave are enough.
-        if !["begin", "comb", "gaps", "holes", "looks", "pieces"].contains(&words[0]) {
+        if !["begin", "comb", "gaps", "holes", "looks", "pieces"].contains(&operation) {
             outcome += &calls(&made);
         }
-        outcome += &self.changes();
-        outcome.strip_prefix("; ").unwrap_or(&outcome).into()
+        outcome + &self.changes()
     }
 }
 
@@ -103,7 +91,7 @@ impl Player {
             pinned: Vec::new(),
             event: 0,
             saved: Vec::new(),
-            before: Counts::default(),
+            changes: Changes::default(),
         }
     }
 
@@ -183,25 +171,15 @@ impl Player {
         let stats = self.bench.paged.page_stats();
         let held = self.bench.paged.stats().reserved_bytes / PAGE;
         let lost = stats.lost_bytes / PAGE;
-        let now = Counts {
-            held,
-            cached: stats.cached_mappings,
-            lost,
-            under_way: (self.bench.device().held_bytes() / PAGE).saturating_sub(held + lost),
-        };
-        let before = std::mem::replace(&mut self.before, now);
-        let mut words = String::new();
-        for (name, before, now) in [
-            ("held", before.held, now.held),
-            ("cached", before.cached.into(), now.cached.into()),
-            ("lost", before.lost, now.lost),
-            ("under way", before.under_way, now.under_way),
-        ] {
-            if before != now {
-                write!(words, "; {name} {now}").unwrap();
-            }
-        }
-        words
+        let on_device = self.bench.device().held_bytes() / PAGE;
+        let numbers = [
+            ("held", held),
+            ("cached", stats.cached_mappings.into()),
+            ("lost", lost),
+            ("under way", on_device.saturating_sub(held + lost)),
+        ];
+        let changes = numbers.map(|(name, now)| self.changes.note(name, now));
+        changes.concat()
     }
 
     /// Allocates blocks of `name=size` in turn.

@@ -6,6 +6,7 @@ use larder_core::pages::PageCall;
 use larder_core::{Addr, AddrRange, Align, AllocError, EventNumber, Request, StreamId};
 
 use super::bench::{BASE, PAGE};
+use crate::golden::option;
 
 /// Reads a size in pages, or in bytes with the suffix `b`.
 pub(crate) fn bytes(text: &str) -> u64 {
@@ -30,11 +31,6 @@ pub(crate) fn range(text: &str) -> AddrRange {
         size => bytes(size),
     };
     AddrRange::new(Addr::new(start), bytes).unwrap()
-}
-
-pub(crate) fn option<'w>(words: &[&'w str], key: &str) -> Option<&'w str> {
-    let at = words.iter().position(|word| *word == key)?;
-    Some(words[at + 1])
 }
 
 pub(crate) fn stream(words: &[&str], key: &str) -> Option<StreamId> {

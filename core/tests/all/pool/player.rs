@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::rig::{AnyPool, FIRST};
-use crate::golden;
+use crate::golden::{self, Changes, number, option};
 
 /// A pool that a script can create, with the operations that only it has.
 pub trait Scripted: AnyPool {
@@ -25,26 +25,12 @@ pub trait Scripted: AnyPool {
     }
 }
 
-pub fn option(words: &[&str], key: &str) -> Option<u64> {
-    let at = words.iter().position(|word| *word == key)?;
-    Some(number(words[at + 1]))
-}
-
-pub fn number(text: &str) -> u64 {
-    match text {
-        "max" => u64::MAX,
-        text => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{text} is no number")),
-    }
-}
-
 pub struct Player<P: Scripted> {
     pool: Option<P>,
     named: HashMap<String, P::Block>,
     /// The blocks of bursts, oldest first.
     burst: VecDeque<P::Block>,
-    before: HashMap<&'static str, u64>,
+    changes: Changes,
 }
 
 impl<P: Scripted> golden::Player for Player<P> {
@@ -53,20 +39,17 @@ impl<P: Scripted> golden::Player for Player<P> {
             pool: None,
             named: HashMap::new(),
             burst: VecDeque::new(),
-            before: HashMap::new(),
+            changes: Changes::default(),
         }
     }
 
-    fn play(&mut self, operation: &str) -> String {
-        let words: Vec<&str> = operation.split_whitespace().collect();
-        if words[0] == "pool" {
+    fn carry_out(&mut self, operation: &str, words: &[&str]) -> String {
+        if operation == "pool" {
             *self = Self::new();
-            self.pool = Some(P::make(&words[1..]));
+            self.pool = Some(P::make(words));
         }
-        let places = self.answer(words[0], &words[1..]);
-        let mut outcome = places.join(" ");
-        outcome += &self.changes();
-        outcome.strip_prefix("; ").unwrap_or(&outcome).into()
+        let places = self.answer(operation, words);
+        places.join(" ") + &self.changes()
     }
 }
 
@@ -76,7 +59,7 @@ impl<P: Scripted> Player<P> {
         let mut places = Vec::new();
         match operation {
             "alloc" => {
-                let align = option(words, "align").unwrap_or(4);
+                let align = option(words, "align").map_or(4, number);
                 for (name, bytes) in words.iter().filter_map(|word| word.split_once('=')) {
                     let block = match pool.try_alloc(number(bytes), align) {
                         Ok(block) => block,
@@ -127,12 +110,9 @@ impl<P: Scripted> Player<P> {
             ("released bytes", calls.released_bytes),
         ];
         numbers.extend(pool.numbers());
-        let mut words = String::new();
-        for (name, now) in numbers {
-            if self.before.insert(name, now).unwrap_or(0) != now {
-                words += &format!("; {name} {now}");
-            }
-        }
-        words
+        let changes = numbers.into_iter();
+        changes
+            .map(|(name, now)| self.changes.note(name, now))
+            .collect()
     }
 }

@@ -11,7 +11,8 @@ use larder_core::{
 };
 use larder_model::tensorflow::pool::{self as upstream, NO_ROUNDING, POWER_OF_TWO, PoolBlock};
 
-use super::player::{Scripted, number, option};
+use super::player::Scripted;
+use crate::golden::{number, option};
 
 /// The sub-allocator's first address.
 pub const FIRST: u64 = 0x10_0000;
@@ -280,21 +281,22 @@ impl Scripted for Upstream {
 
 impl Scripted for Rig {
     fn make(words: &[&str]) -> Self {
-        let bytes = option(words, "bytes").unwrap_or(u64::MAX);
+        let option = |key| option(words, key).map(number);
+        let bytes = option("bytes").unwrap_or(u64::MAX);
         let plain = PoolConfig::new(number(words[0]) as u32, bytes);
         let max = match words.contains(&"fixed") {
             true => Some(0),
-            false => option(words, "max"),
+            false => option("max"),
         };
-        let age = option(words, "age").and_then(|age| NonZeroU32::new(age as u32));
+        let age = option("age").and_then(|age| NonZeroU32::new(age as u32));
         let config = PoolConfig {
             max_buffers: max.map_or(plain.max_buffers, |max| max as u32),
             age_steps: age.or(plain.age_steps),
-            align: option(words, "align").map_or(plain.align, align),
-            steps_log2: option(words, "steps").map_or(plain.steps_log2, |steps| steps as u8),
+            align: option("align").map_or(plain.align, align),
+            steps_log2: option("steps").map_or(plain.steps_log2, |steps| steps as u8),
             ..plain
         };
-        let records = option(words, "records").unwrap_or(1 << 14);
+        let records = option("records").unwrap_or(1 << 14);
         Self::with_records(config, records as usize)
     }
 

@@ -15,7 +15,7 @@ use super::rig::{
     AnyPool, CountedBackend, FIRST, InUse, Mock, OverMock, Pool, Upstream, pool_with, soon,
     until_planned, upstream, upstream_soon,
 };
-use crate::golden;
+use crate::golden::{self, number, option};
 
 enum Kind {
     Ours(Box<Pool>),
@@ -32,24 +32,10 @@ pub struct Player {
     stage: String,
 }
 
-fn number(text: &str) -> u64 {
-    match text {
-        "max" => u64::MAX,
-        text => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{text} is no number")),
-    }
-}
-
-fn option(words: &[&str], key: &str) -> Option<u64> {
-    let at = words.iter().position(|word| *word == key)?;
-    Some(number(words[at + 1]))
-}
-
 /// Returns our pool, which plans soon, with the given options.
 fn ours(words: &[&str]) -> Kind {
     let mut config = PlannedPoolConfig {
-        cap_bytes: option(words, "cap").unwrap_or(soon().cap_bytes),
+        cap_bytes: option(words, "cap").map_or(soon().cap_bytes, number),
         ..soon()
     };
     if words.contains(&"replans") {
@@ -58,8 +44,12 @@ fn ours(words: &[&str]) -> Kind {
             steps: 3,
         });
     }
-    let stats = option(words, "stats").unwrap_or(1 << 10) as usize;
-    Kind::Ours(Box::new(pool_with(config, words.contains(&"small"), stats)))
+    let stats = option(words, "stats").map_or(1 << 10, number);
+    Kind::Ours(Box::new(pool_with(
+        config,
+        words.contains(&"small"),
+        stats as usize,
+    )))
 }
 
 /// Returns upstream's pool: the CPU form, which plans soon, or the GPU form, which plans `after` a number of steps.
@@ -67,7 +57,7 @@ fn upstreams(words: &[&str]) -> Kind {
     if words[0] == "cpu" {
         return Kind::Upstream(Box::new(upstream_soon()));
     }
-    let stop = option(words, "after");
+    let stop = option(words, "after").map(number);
     let form = Form {
         window: stop.map_or(Form::GPU.window, |stop| Window::EachStart {
             start: 0,
@@ -96,11 +86,8 @@ impl golden::Player for Player {
         }
     }
 
-    fn play(&mut self, operation: &str) -> String {
-        let (word, rest) = operation.split_once(' ').unwrap_or((operation, ""));
-        let mut outcome = self.answer(word, rest);
-        outcome += &self.changes();
-        outcome.strip_prefix("; ").unwrap_or(&outcome).into()
+    fn carry_out(&mut self, operation: &str, words: &[&str]) -> String {
+        self.answer(operation, words) + &self.changes()
     }
 }
 
@@ -128,21 +115,20 @@ impl Player {
         self.kind = kind;
     }
 
-    fn answer(&mut self, operation: &str, rest: &str) -> String {
-        let words: Vec<&str> = rest.split_whitespace().collect();
+    fn answer(&mut self, operation: &str, words: &[&str]) -> String {
         match operation {
-            "ours" => self.start_over(ours(&words)),
-            "upstream" => self.start_over(upstreams(&words)),
-            "plan" => until_planned(self.pool(), rest),
+            "ours" => self.start_over(ours(words)),
+            "upstream" => self.start_over(upstreams(words)),
+            "plan" => until_planned(self.pool(), &words.join(" ")),
             "step" => {
                 let mut in_use = std::mem::take(&mut self.in_use);
-                let end = in_use.step(self.pool(), rest);
+                let end = in_use.step(self.pool(), &words.join(" "));
                 self.in_use = in_use;
                 return ended(end);
             }
             "run" => {
                 let mut in_use = std::mem::take(&mut self.in_use);
-                in_use.run(self.pool(), rest);
+                in_use.run(self.pool(), &words.join(" "));
                 self.in_use = in_use;
             }
             "begin" => self.step = Some(self.ours().start()),
@@ -150,8 +136,8 @@ impl Player {
                 let step = self.step.take().expect("a step");
                 return ended(self.ours().end_step(step));
             }
-            "alloc" => return self.alloc(&words),
-            "free" => return self.free(&words),
+            "alloc" => return self.alloc(words),
+            "free" => return self.free(words),
             "capacity" => self
                 .mock()
                 .capacity_bytes

@@ -10,7 +10,7 @@ use crate::prmalloc::books::{AnyPlans, planned, plans};
 struct Player(Vec<(u64, u64, u64)>);
 
 /// Describes plans: the bytes of each, the best, and the bins of the 4 KiB plan.
-fn words(plans: impl AnyPlans) -> String {
+fn described(plans: impl AnyPlans) -> String {
     let [small, middle, large] = plans.totals();
     let (best, bytes) = plans.best();
     assert_eq!(bytes, plans.memory_bytes(best));
@@ -30,20 +30,19 @@ impl golden::Player for Player {
         Self(Vec::new())
     }
 
-    fn play(&mut self, operation: &str) -> String {
-        let (word, rest) = operation.split_once(' ').unwrap_or((operation, ""));
-        match word {
+    fn carry_out(&mut self, operation: &str, words: &[&str]) -> String {
+        match operation {
             "lives" => {
                 let life = |text: &str| {
                     let mut numbers = text.split(':').map(|number| number.parse().unwrap());
                     [(); 3].map(|()| numbers.next().unwrap()).into()
                 };
-                self.0 = rest.split_whitespace().map(life).collect();
+                self.0 = words.iter().map(|text| life(text)).collect();
                 String::new()
             }
-            "upstream" => words(planned(Plans::new(Fit::CPU, false), false, &self.0)),
-            "gpu" => words(planned(Plans::new(Fit::GPU, false), false, &self.0)),
-            "ours" => words(planned(plans(), true, &self.0)),
+            "upstream" => described(planned(Plans::new(Fit::CPU, false), false, &self.0)),
+            "gpu" => described(planned(Plans::new(Fit::GPU, false), false, &self.0)),
+            "ours" => described(planned(plans(), true, &self.0)),
             other => panic!("no operation is {other}"),
         }
     }

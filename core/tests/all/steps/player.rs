@@ -12,7 +12,7 @@ use larder_core::{Align, Granule, Request};
 use larder_model::StepSizes;
 
 use super::world::{CONFIG, GRANULE, Id, KIB, PLENTY, World};
-use crate::golden;
+use crate::golden::{self, number, option};
 
 pub(crate) struct Player {
     world: World,
@@ -24,19 +24,10 @@ pub(crate) struct Player {
     saved: Vec<u8>,
 }
 
-fn option(words: &[&str], key: &str) -> Option<u64> {
-    let at = words.iter().position(|word| *word == key)?;
-    Some(words[at + 1].parse().unwrap())
-}
-
 fn bytes(text: &str) -> u64 {
     match text.strip_suffix('g') {
-        Some(granules) => granules.parse::<u64>().unwrap() * GRANULE,
-        None => {
-            text.parse::<u64>()
-                .unwrap_or_else(|_| panic!("{text} is no size"))
-                * KIB
-        }
+        Some(granules) => number(granules) * GRANULE,
+        None => number(text) * KIB,
     }
 }
 
@@ -71,19 +62,17 @@ impl golden::Player for Player {
         }
     }
 
-    fn play(&mut self, operation: &str) -> String {
-        let words: Vec<&str> = operation.split_whitespace().collect();
-        if words[0] == "world" {
-            self.world = Self::world(&words[1..]);
+    fn carry_out(&mut self, operation: &str, words: &[&str]) -> String {
+        if operation == "world" {
+            self.world = Self::world(words);
             self.blocks.clear();
         }
         let before = self.world.stats();
-        let mut outcome = self.answer(words[0], &words[1..]);
+        let outcome = self.answer(operation, words);
         assert_eq!(self.world.steps.check_layouts(), Ok(()));
         // Every step is counted, so that `steps 1` is left out.
         let changes = changes(before, self.world.stats());
-        outcome += changes.strip_prefix("; steps 1").unwrap_or(&changes);
-        outcome.strip_prefix("; ").unwrap_or(&outcome).into()
+        outcome + changes.strip_prefix("; steps 1").unwrap_or(&changes)
     }
 }
 
@@ -93,7 +82,8 @@ impl Player {
         if words.contains(&"pages") {
             return World::paged();
         }
-        let table = |key, plenty| option(words, key).map_or(plenty, |count| count as usize);
+        let option = |key| option(words, key).map(number);
+        let table = |key, plenty| option(key).map_or(plenty, |count| count as usize);
         let lent = StepSizes {
             tags: table("tags", PLENTY.tags),
             asked: table("asked", PLENTY.asked),
@@ -103,9 +93,8 @@ impl Player {
             obstacles: table("obstacles", PLENTY.obstacles),
         };
         let config = StepConfig {
-            threshold_bytes: option(words, "threshold")
-                .map_or(CONFIG.threshold_bytes, |at| at * KIB),
-            cap_bytes: option(words, "cap").map_or(CONFIG.cap_bytes, |cap| cap * GRANULE),
+            threshold_bytes: option("threshold").map_or(CONFIG.threshold_bytes, |at| at * KIB),
+            cap_bytes: option("cap").map_or(CONFIG.cap_bytes, |cap| cap * GRANULE),
             keep_out_outliving: words.contains(&"keeps-out"),
             ..CONFIG
         };
@@ -163,7 +152,7 @@ impl Player {
 
     /// Allocates blocks of `name=size`, aligned to `align` KiB. The name of a former block may be used again.
     fn alloc(&mut self, words: &[&str]) -> String {
-        let align = option(words, "align").map_or(GRANULE, |align| align * KIB);
+        let align = option(words, "align").map_or(GRANULE, bytes);
         for (name, size) in words.iter().filter_map(|word| word.split_once('=')) {
             let request = Request::new(bytes(size)).aligned(Align::new(align).unwrap());
             let Some(id) = self.world.try_alloc(&request) else {
