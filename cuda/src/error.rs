@@ -51,6 +51,15 @@ pub enum DeviceAllocError {
     /// The stream cannot be removed, because something other than the allocators still holds it.
     #[error("the stream is in use: drop its buffers, steps, windows and other clones of it first")]
     StreamHeld,
+    /// A part of the range is not committed.
+    #[error("a part of the range is not committed, or out of bounds: decommit what was committed")]
+    NotCommitted,
+    /// All blocks of a pool are in use.
+    #[error("all {max} blocks are in use: free some, or make the pool for more")]
+    Full {
+        /// Number of blocks.
+        max: usize,
+    },
     /// The stream is being captured, and no window was primed for it.
     #[error(
         "the stream is being captured: prime a window before a capture, or allocate before it and free after it"
@@ -127,6 +136,8 @@ impl DeviceAllocError {
             }
             Self::Pageable { .. } => Code::OUT_OF_MEMORY,
             Self::Asleep => Code::NOT_PERMITTED,
+            // Only reserved buffers and pools of blocks return these.
+            Self::NotCommitted | Self::Full { .. } => Code::INVALID_VALUE,
             // Only constructors of allocators return these.
             Self::Budgets(_) | Self::Config(_) => Code::UNKNOWN,
         };

@@ -109,11 +109,14 @@ pub use stream::pool::StreamStats;
 pub use tensorflow::driver_pool::{DriverPool, DriverPoolStats};
 pub use tensorflow::runtime::{Runtime, RuntimeConfig};
 pub use tensorflow::tensor_pool::{DeviceTensorPool, TensorPoolConfig, TensorStep};
+pub use typed::block_pool::{BlockMove, BlockPool};
 pub use typed::buffer::dlpack;
 pub use typed::buffer::{
     AdoptError, BufferSlice, BufferView, BufferViewMut, DeviceBuffer, Launch, RawDeviceBuffer,
 };
+pub use typed::growing::GrowingBuffer;
 pub use typed::pinned::{PinnedAllocator, PinnedBuffer};
+pub use typed::reserved::ReservedBuffer;
 pub use typed::synced::SyncedMemory;
 pub use typed::vmem::{HostSide, Migrated, Movable, VmemAllocator, VmemBuffer, VmemConfig};
 

@@ -4,12 +4,12 @@
 //! are decoded from bytes, so that seeded tests and the fuzzer share them.
 
 use larder_core::pages::{
-    Backing, Handle, Mapping, PageAttempt, PageConfig, PageDriver, PageEntry, PagePlan, PagePool,
-    PageTables,
+    AddressReservation, Backing, Handle, Mapping, PageAttempt, PageConfig, PageDriver, PageEntry,
+    PagePlan, PagePool, PageTables,
 };
 use larder_core::{
     Addr, AddrRange, Align, AllocError, BestFit, Block, BlockAllocator, Chunk, ChunkHandle,
-    EventNumber, Progress, Request, Resize, ResizeError, Shared, StreamId, StreamPoint,
+    EventNumber, Grant, Progress, Request, Resize, ResizeError, Shared, StreamId, StreamPoint,
 };
 
 use crate::PageDevice;
@@ -45,10 +45,17 @@ struct Live {
     pins: u32,
 }
 
-/// A plan in progress, for an allocation (with an `attempt`) or a release.
+/// A plan in progress, for an allocation or a commit (with an `attempt`), or for a release.
 struct Open {
     plan: PagePlan,
     attempt: Option<PageAttempt>,
+    is_commit: bool,
+}
+
+/// Reserved addresses, and the blocks of the committed ones.
+struct Reserved {
+    reservation: AddressReservation,
+    blocks: Vec<(Block, StreamId)>,
 }
 
 struct Run<'t, 'd> {
@@ -59,6 +66,7 @@ struct Run<'t, 'd> {
     /// Pinned addresses whose blocks were freed.
     pinned: Vec<AddrRange>,
     open: Vec<Open>,
+    reserved: Vec<Reserved>,
     /// The newest event of each stream, and its last completed event.
     streams: [(u64, u64); STREAMS],
     streams_used: usize,
@@ -125,6 +133,7 @@ pub fn run_paged(
         live: Vec::new(),
         pinned: Vec::new(),
         open: Vec::new(),
+        reserved: Vec::new(),
         streams: [(1, 0); STREAMS],
         streams_used: if head[10].is_multiple_of(2) {
             1
@@ -146,7 +155,7 @@ pub fn run_paged(
 impl Run<'_, '_> {
     fn step(&mut self, op: PagedOp) -> Result<(), String> {
         let [kind, a, b, c, d] = op;
-        match kind % 36 {
+        match kind % 44 {
             0..=9 => self.allocate(u16::from_le_bytes([a, b]), c, d),
             10..=16 => self.free(usize::from(a)),
             17..=21 => self.call(usize::from(a), b),
@@ -158,6 +167,10 @@ impl Run<'_, '_> {
             30 => self.allocate_at_once(u16::from_le_bytes([a, b]), c, d),
             31..=33 => self.allocate_at(u16::from_le_bytes([a, b]), c, d),
             34 => self.back(a, b, c),
+            36 => self.reserve(u64::from(a % 12)),
+            37 => self.free_addresses(usize::from(a)),
+            38..=40 => self.commit(usize::from(a), b, c, d),
+            41..=43 => self.decommit(usize::from(a), usize::from(b)),
             _ => {
                 self.device.refuse_in((a < 128).then_some(u64::from(a % 8)));
                 Ok(())
@@ -179,17 +192,21 @@ impl Run<'_, '_> {
 
     fn allocate(&mut self, size: u16, stream: u8, align: u8) -> Result<(), String> {
         let attempt = PageAttempt::new(self.request(size, stream, align));
-        self.advance(attempt)
+        self.advance(attempt, false)
     }
 
-    /// Continues an allocation until it is done or needs a plan.
-    fn advance(&mut self, mut attempt: PageAttempt) -> Result<(), String> {
+    /// Continues an allocation or a commit until it is done or needs a plan.
+    fn advance(&mut self, mut attempt: PageAttempt, is_commit: bool) -> Result<(), String> {
         match self.paged.get_mut().advance(&mut attempt) {
-            Progress::Ready(grant) => self.granted(grant.block, attempt.request()),
+            Progress::Ready(grant) => self.granted_either(grant, attempt.request(), is_commit),
             Progress::Failed(error) => self.failed(&error),
             Progress::Plan(plan) => {
                 let attempt = Some(attempt);
-                self.open.push(Open { plan, attempt });
+                self.open.push(Open {
+                    plan,
+                    attempt,
+                    is_commit,
+                });
                 if self.open.len() > PLANS {
                     return self.finish(0);
                 }
@@ -211,7 +228,11 @@ impl Run<'_, '_> {
         self.device.begin_use(block.range(), request.stream);
         let fits = block.bytes() >= request.bytes && block.addr().is_aligned(request.align);
         let inside = self.config.addresses.contains(block.range());
-        let fits = fits && inside;
+        let mut reserved = self
+            .reserved
+            .iter()
+            .map(|reserved| reserved.reservation.range());
+        let fits = fits && inside && !reserved.any(|reserved| reserved.overlaps(block.range()));
         let text = format!("{block:?} for {request:?}");
         self.live.push(Live {
             block,
@@ -229,6 +250,116 @@ impl Run<'_, '_> {
         }
     }
 
+    fn granted_either(
+        &mut self,
+        grant: Grant,
+        request: &Request,
+        is_commit: bool,
+    ) -> Result<(), String> {
+        if let Some(point) = grant.wait {
+            // The host waits.
+            let number = usize::from(point.stream.number());
+            let (_, completed) = self.streams[number];
+            self.complete(number, point.event.number().saturating_sub(completed))?;
+        }
+        if !is_commit {
+            return self.granted(grant.block, request);
+        }
+        let range = grant.block.range();
+        self.device.begin_use(range, request.stream);
+        let mut reserved = self.reserved.iter_mut();
+        let owner = reserved.find(|reserved| reserved.reservation.range().contains(range));
+        let owner = owner.ok_or_else(|| format!("{range:?} is not reserved"))?;
+        owner.blocks.push((grant.block, request.stream));
+        if range.bytes() == request.bytes {
+            Ok(())
+        } else {
+            Err(format!("{range:?} for {request:?}"))
+        }
+    }
+
+    fn reserve(&mut self, pages: u64) -> Result<(), String> {
+        let held = self.device.held_bytes();
+        let bytes = pages * self.config.page_bytes - u64::from(pages > 0);
+        match self.paged.get_mut().reserve_addresses(bytes) {
+            Ok(reservation) => {
+                let range = reservation.range();
+                let taken = self.live.iter().map(|live| live.block.range());
+                let others = self.reserved.iter().map(|other| other.reservation.range());
+                let overlaps = taken.chain(others).any(|other| other.overlaps(range));
+                self.reserved.push(Reserved {
+                    reservation,
+                    blocks: Vec::new(),
+                });
+                let is_whole = range.bytes() == pages * self.config.page_bytes;
+                if overlaps || !is_whole || self.device.held_bytes() != held {
+                    return Err(format!("{range:?} is reserved for {pages} pages"));
+                }
+                Ok(())
+            }
+            Err(AllocError::ZeroSize) if pages == 0 => Ok(()),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn commit(&mut self, which: usize, first: u8, pages: u8, stream: u8) -> Result<(), String> {
+        if self.reserved.is_empty() {
+            return Ok(());
+        }
+        let reserved = &self.reserved[which % self.reserved.len()];
+        let range = reserved.reservation.range();
+        let page = self.config.page_bytes;
+        let first = u64::from(first) % (range.bytes() / page);
+        let pages = 1 + u64::from(pages) % (range.bytes() / page - first);
+        let start = Addr::new(range.start().get() + first * page);
+        let place = AddrRange::new(start, pages * page).expect("inside");
+        let stream = StreamId::new(stream % self.streams_used as u8);
+        self.advance(PageAttempt::commit(place, stream), true)
+    }
+
+    fn decommit(&mut self, which: usize, block: usize) -> Result<(), String> {
+        let count = self.reserved.len().max(1);
+        let Some(reserved) = self.reserved.get_mut(which % count) else {
+            return Ok(());
+        };
+        if reserved.blocks.is_empty() {
+            return Ok(());
+        }
+        let (committed, stream) = reserved.blocks.swap_remove(block % reserved.blocks.len());
+        let (newest, completed) = &mut self.streams[usize::from(stream.number())];
+        *newest += (block % 2) as u64;
+        let event = EventNumber::new(*newest);
+        let point = StreamPoint { stream, event };
+        let pending = (newest > completed).then_some(point);
+        self.device.end_use(committed.range(), pending);
+        let pool = self.paged.get_mut();
+        let freed = pool.decommit(&reserved.reservation, committed, Some(point));
+        freed.map_err(|rejected| rejected.error.to_string())
+    }
+
+    /// Frees reserved addresses, unless some of them are committed or being committed.
+    fn free_addresses(&mut self, which: usize) -> Result<(), String> {
+        if self.reserved.is_empty() {
+            return Ok(());
+        }
+        let which = which % self.reserved.len();
+        let Reserved {
+            reservation,
+            blocks,
+        } = self.reserved.swap_remove(which);
+        match self.paged.get_mut().free_addresses(reservation) {
+            Ok(()) if blocks.is_empty() => Ok(()),
+            Ok(()) => Err("committed addresses were freed".into()),
+            Err(reservation) => {
+                self.reserved.push(Reserved {
+                    reservation,
+                    blocks,
+                });
+                Ok(())
+            }
+        }
+    }
+
     /// Allocates at an address in the range, which may or may not be a multiple of the granule.
     fn allocate_at(&mut self, size: u16, place: u8, near: u8) -> Result<(), String> {
         let request = self.request(size, 0, 1);
@@ -238,7 +369,7 @@ impl Run<'_, '_> {
         let chunk = ChunkHandle::new(u32::from(near));
         let stream =
             (!place.is_multiple_of(2)).then(|| StreamId::new(near % self.streams_used as u8));
-        self.advance(PageAttempt::at(range, chunk, stream))
+        self.advance(PageAttempt::at(range, chunk, stream), false)
     }
 
     fn back(&mut self, first: u8, pages: u8, max: u8) -> Result<(), String> {
@@ -348,7 +479,11 @@ impl Run<'_, '_> {
     }
 
     fn finish(&mut self, which: usize) -> Result<(), String> {
-        let Open { mut plan, attempt } = self.open.remove(which);
+        let Open {
+            mut plan,
+            attempt,
+            is_commit,
+        } = self.open.remove(which);
         while let Some(step) = self.paged.get_mut().next_call(&mut plan) {
             match self.device.call(step) {
                 Ok(()) => self.paged.get_mut().done(&mut plan),
@@ -358,13 +493,15 @@ impl Run<'_, '_> {
         let succeeded = plan.succeeded();
         let grant = self.paged.get_mut().finish(plan);
         match (grant, attempt) {
-            (Some(grant), Some(attempt)) => self.granted(grant.block, attempt.request()),
+            (Some(grant), Some(attempt)) => {
+                self.granted_either(grant, attempt.request(), is_commit)
+            }
             (Some(grant), None) => Err(format!("{:?} for nobody", grant.block)),
             (None, Some(mut attempt)) => {
                 if !succeeded {
                     attempt.plan_failed();
                 }
-                self.advance(attempt)
+                self.advance(attempt, is_commit)
             }
             (None, None) => Ok(()),
         }
@@ -387,8 +524,11 @@ impl Run<'_, '_> {
 
     fn keep(&mut self, plan: Option<PagePlan>) -> Result<(), String> {
         let Some(plan) = plan else { return Ok(()) };
-        let attempt = None;
-        self.open.push(Open { plan, attempt });
+        self.open.push(Open {
+            plan,
+            attempt: None,
+            is_commit: false,
+        });
         if self.open.len() > PLANS {
             return self.finish(0);
         }
@@ -457,6 +597,11 @@ impl Run<'_, '_> {
         while !self.live.is_empty() {
             self.free(0)?;
         }
+        for which in 0..self.reserved.len() {
+            while !self.reserved[which].blocks.is_empty() {
+                self.decommit(which, 0)?;
+            }
+        }
         while let Some(range) = self.pinned.pop() {
             self.device.unpin(range);
             self.paged.get_mut().unpin(range);
@@ -479,6 +624,12 @@ impl Run<'_, '_> {
         if self.config.floor_bytes == 0 && left > 0 && roomy {
             return Err(format!("{left} bytes do not go back"));
         }
-        Ok(())
+        for reserved in self.reserved.drain(..) {
+            let freed = self.paged.get_mut().free_addresses(reserved.reservation);
+            if freed.is_err() && roomy {
+                return Err(format!("{freed:?}"));
+            }
+        }
+        self.check()
     }
 }

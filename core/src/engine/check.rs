@@ -56,11 +56,12 @@ pub(crate) fn check(
 struct ChunkSums {
     chunks: u32,
     listed: u32,
+    reserved: u32,
     live: u64,
     leaving: u64,
     held: u64,
     slack_bytes: u64,
-    /// Free chunks with a point, by stream.
+    /// Free and reserved chunks with a point, by stream.
     points: CountByStream,
 }
 
@@ -74,7 +75,7 @@ impl Default for CountByStream {
 }
 
 impl Chunks<'_> {
-    /// Checks BFC1 to BFC9. Returns the bytes of all regions.
+    /// Checks BFC1 to BFC10. Returns the bytes of all regions.
     pub(crate) fn check_invariants(&self) -> Result<u64, Violation> {
         let mut found = ChunkSums::default();
         self.check_region_order()?;
@@ -83,6 +84,7 @@ impl Chunks<'_> {
         }
         self.check_wilderness()?;
         self.check_bins(&found)?;
+        self.check_reserved(&found)?;
         self.check_records(&found)?;
         self.check_counters(&found)?;
         Ok(found.held * self.granule.bytes())
@@ -164,6 +166,12 @@ impl Chunks<'_> {
             State::Filling => {
                 check(chunk.point().is_none(), "BFC3", link)?;
             }
+            State::Reserved => {
+                found.reserved += 1;
+                if let Some((stream, _)) = chunk.point() {
+                    found.points.0[usize::from(stream.number())] += 1;
+                }
+            }
         }
         Ok(())
     }
@@ -214,6 +222,20 @@ impl Chunks<'_> {
             }
         }
         check(listed == found.listed, "BFC3", Link::NIL)
+    }
+
+    /// Checks BFC10.
+    fn check_reserved(&self, found: &ChunkSums) -> Result<(), Violation> {
+        let (mut link, mut previous, mut listed) = (self.reserved, Link::NIL, 0);
+        while link.is_some() {
+            let chunk = self.table.at(link);
+            let in_list = chunk.is_reserved() && chunk.previous_free() == previous;
+            listed += 1;
+            check(in_list && listed <= found.reserved, "BFC10", link)?;
+            previous = link;
+            link = chunk.next_free();
+        }
+        check(listed == found.reserved, "BFC10", Link::NIL)
     }
 
     /// Checks BFC5 (SLAB2, SLAB3).

@@ -65,6 +65,9 @@ pub(crate) enum State {
     Leaving = 3,
     /// The chunk is free, and a plan under way puts memory behind it ([`pages`](crate::pages)).
     Filling = 4,
+    /// The addresses are reserved: no search finds the chunk, and only the owner of the reservation places blocks
+    /// there. The memory in it is idle.
+    Reserved = 5,
 }
 
 const STATE_MASK: u32 = 0b111;
@@ -117,6 +120,7 @@ impl Chunk {
             2 => State::Free,
             3 => State::Leaving,
             4 => State::Filling,
+            5 => State::Reserved,
             _ => State::Vacant,
         }
     }
@@ -129,6 +133,11 @@ impl Chunk {
     #[inline]
     pub(crate) const fn is_free(&self) -> bool {
         self.kind & STATE_MASK == State::Free as u32
+    }
+
+    #[inline]
+    pub(crate) const fn is_reserved(&self) -> bool {
+        self.kind & STATE_MASK == State::Reserved as u32
     }
 
     /// Returns whether a page of a free chunk may have no memory behind it ([`pages`](crate::pages)).
@@ -208,7 +217,7 @@ impl Chunk {
         Link(self.detail[1])
     }
 
-    /// Returns the stream and the low half of the event of a free chunk that queued work may still use.
+    /// Returns the stream and the low half of the event of a free or reserved chunk that queued work may still use.
     #[inline]
     pub(crate) const fn point(&self) -> Option<(StreamId, u32)> {
         if self.kind & HAS_POINT == 0 {

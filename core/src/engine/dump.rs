@@ -97,8 +97,11 @@ impl<P: BestFit> Dump<'_, P> {
                         requested_bytes, ..
                     } if from < start + requested_bytes => 0,
                     ChunkState::Used { .. } => 1,
-                    ChunkState::Free { pending: true } => 2,
-                    ChunkState::Free { pending: false } => 3,
+                    ChunkState::Free { pending: true } | ChunkState::Reserved { pending: true } => {
+                        2
+                    }
+                    ChunkState::Free { pending: false }
+                    | ChunkState::Reserved { pending: false } => 3,
                     ChunkState::Leaving => 4,
                     ChunkState::Unmapped => 5,
                     ChunkState::Planned => 6,

@@ -45,7 +45,7 @@ impl Chunks<'_> {
         Some(behind)
     }
 
-    fn set_filling(&mut self, link: Link) {
+    pub(super) fn set_filling(&mut self, link: Link) {
         let chunk = self.table.at_mut(link);
         chunk.set_point(None);
         chunk.set_hollow(true);

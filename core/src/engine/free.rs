@@ -246,7 +246,7 @@ impl Chunks<'_> {
 
     /// Returns whether two free neighbours may join. If so, `link` gets the point of the result, and `other` loses its
     /// point.
-    fn join_points(&mut self, link: Link, other: Link) -> bool {
+    pub(super) fn join_points(&mut self, link: Link, other: Link) -> bool {
         let (mine, theirs) = (self.table.at(link).point(), self.table.at(other).point());
         let mine_pending = self.streams.pending(mine).is_some();
         let theirs_pending = self.streams.pending(theirs).is_some();
@@ -350,13 +350,17 @@ impl Chunks<'_> {
         for _ in 0..looks.min(records) {
             let link = self.streams.next_to_sweep(records).into();
             let chunk = self.table.at(link);
-            if chunk.is_free()
-                && chunk.point().is_some()
-                && self.streams.pending(chunk.point()).is_none()
-            {
+            // The records of used chunks have no point.
+            if chunk.point().is_none() || self.streams.pending(chunk.point()).is_some() {
+                continue;
+            }
+            if chunk.is_free() {
                 self.set_stored(link, None);
                 self.unlist(link);
                 self.join_with_point(link);
+            } else {
+                self.unlist_reserved(link);
+                self.set_reserved(link, None);
             }
         }
         if records <= looks {
@@ -373,7 +377,8 @@ impl Chunks<'_> {
     fn sweep_region(&mut self, first: Link) {
         let mut link = first;
         while link.is_some() {
-            if self.table.at(link).is_free() {
+            let chunk = self.table.at(link);
+            if chunk.is_free() || chunk.is_reserved() {
                 self.clear_point(link);
                 self.join_all_behind(link);
             }
@@ -389,29 +394,45 @@ impl Chunks<'_> {
         }
     }
 
-    /// Enlarges a listed free chunk by all chunks after it that may join. If the chunk grows, it is moved to the front
-    /// of its bin.
+    /// Enlarges a listed chunk by all chunks after it that may join. If a free chunk grows, it is moved to the front of
+    /// its bin.
     fn join_all_behind(&mut self, link: Link) {
         loop {
             let next = self.table.at(link).next;
-            if !self.table.at(next).is_free() {
+            if !self.are_alike(link, next) {
                 return;
             }
             self.clear_point(next);
             if !self.join_points(link, next) {
                 return;
             }
-            self.unlist(link);
-            self.unlist(next);
-            self.absorb_next(link, next);
-            self.list(link);
+            self.absorb_listed(link, next);
         }
     }
 
-    /// Joins a free chunk with the free chunk after it, unless two streams use them. Returns whether they were joined.
+    /// Returns whether both chunks are free, or both are reserved.
+    fn are_alike(&self, link: Link, other: Link) -> bool {
+        let (one, other) = (self.table.at(link), self.table.at(other));
+        one.is_free() && other.is_free() || one.is_reserved() && other.is_reserved()
+    }
+
+    /// Enlarges a listed chunk by the listed one behind it, which is like it.
+    fn absorb_listed(&mut self, link: Link, next: Link) {
+        if self.table.at(link).is_reserved() {
+            self.unlist_reserved(next);
+            return self.absorb_next(link, next);
+        }
+        self.unlist(link);
+        self.unlist(next);
+        self.absorb_next(link, next);
+        self.list(link);
+    }
+
+    /// Joins a free or reserved chunk with the one after it if both are alike, unless two streams use them. Returns
+    /// whether they were joined.
     pub(crate) fn force_join_behind(&mut self, link: Link) -> bool {
         let next = self.table.at(link).next;
-        if !self.table.at(link).is_free() || !self.table.at(next).is_free() {
+        if !self.are_alike(link, next) {
             return false;
         }
         let point = match (self.table.at(link).point(), self.table.at(next).point()) {
@@ -421,10 +442,7 @@ impl Chunks<'_> {
         };
         self.set_stored(link, point);
         self.set_stored(next, None);
-        self.unlist(link);
-        self.unlist(next);
-        self.absorb_next(link, next);
-        self.list(link);
+        self.absorb_listed(link, next);
         true
     }
 }

@@ -41,6 +41,7 @@ const _: fn(Chunks<'_>) = |chunks| {
         in_flight_bytes: _,
         is_over_limit: _,
         apart: _,
+        reserved: _,
         bins: _,
         streams: _,
         // Written:

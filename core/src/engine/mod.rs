@@ -13,8 +13,8 @@
 //! `chunk` the record · `class`, `bins` free chunks by size · `region` the ranges held · `streams` stream order ·
 //! `search` which chunk serves · `cut` cutting a block out of a chunk · `place` blocks at given places · `free` freeing
 //! and joining · `resize` resizing in place · `extend` memory that arrives · `leaving` memory that is being released ·
-//! `filling` chunks of a plan · `limit` held bytes and the limit · `in_place` an engine constructed in place ·
-//! `report`, `dump` for people · `check` the invariants.
+//! `filling` chunks of a plan · `reserved` addresses of one owner · `limit` held bytes and the limit · `in_place` an
+//! engine constructed in place · `report`, `dump` for people · `check` the invariants.
 //!
 //! # Invariants ([`BestFit::check_invariants`](crate::BestFit::check_invariants) checks them all)
 //! * BFC1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end. `prev` is the reverse
@@ -30,6 +30,7 @@
 //! * BFC7 `reserved + in flight <= limit`, unless the limit was lowered below the held bytes.
 //! * BFC8 the IDs of used chunks are distinct and at most the last one assigned. The slack is smaller than the chunk.
 //! * BFC9 regions do not overlap, and are listed in address order (REGION1, REGION2).
+//! * BFC10 the list of reserved chunks holds each of them once, and no other chunk.
 //!
 //! # Cost
 //! `alloc` and `free` are O(1). The table takes 32 bytes per chunk, and no memory per byte of the pool.
@@ -51,6 +52,7 @@ mod limit;
 mod place;
 mod region;
 mod report;
+mod reserved;
 mod resize;
 mod search;
 mod streams;
@@ -115,6 +117,8 @@ pub struct Chunks<'t> {
     /// The region that was added or enlarged last. Its last chunk, if free, is the wilderness.
     newest_region: Option<RegionId>,
     wilderness: Link,
+    /// The newest reserved chunk (BFC10).
+    reserved: Link,
     /// Whether, since the last sweep, fresh memory was left apart from a chunk that a stream uses (BFC2).
     apart: bool,
     table: Slab<'t, Chunk>,
@@ -139,6 +143,7 @@ impl<'t> Chunks<'t> {
             counters: Counters::default(),
             newest_region: None,
             wilderness: Link::NIL,
+            reserved: Link::NIL,
             apart: false,
             table: Self::records(table)?,
             bins: Bins::new(),

@@ -16,17 +16,17 @@ pub struct Report {
     pub live_bytes: u64,
     /// Bytes in blocks, as requested.
     pub requested_bytes: u64,
-    /// Free bytes in held regions.
+    /// Free bytes in held regions, and idle ones at reserved addresses.
     pub free_bytes: u64,
     /// Free bytes that queued work still uses.
     pub pending_bytes: u64,
     /// Bytes that are being released to the sub-allocator.
     pub leaving_bytes: u64,
-    /// Bytes of free addresses without memory behind them.
+    /// Bytes of free or reserved addresses without memory behind them.
     pub unmapped_bytes: u64,
     /// Bytes of addresses in plans under way, with or without memory behind them.
     pub planned_bytes: u64,
-    /// Bytes of the largest free chunk.
+    /// Bytes of the largest free chunk, which is at no reserved address.
     pub largest_free_bytes: u64,
     /// Number of blocks.
     pub used_chunks: u32,
@@ -65,6 +65,10 @@ impl Report {
                 self.free_chunks += 1;
                 self.free_bytes += bytes;
                 self.largest_free_bytes = self.largest_free_bytes.max(bytes);
+                self.pending_bytes += if pending { bytes } else { 0 };
+            }
+            ChunkState::Reserved { pending } => {
+                self.free_bytes += bytes;
                 self.pending_bytes += if pending { bytes } else { 0 };
             }
             ChunkState::Leaving => self.leaving_bytes += bytes,
@@ -129,7 +133,10 @@ impl BinSummary {
                 self.free_chunks += 1;
                 self.free_bytes += bytes;
             }
-            ChunkState::Leaving | ChunkState::Unmapped | ChunkState::Planned => {}
+            ChunkState::Reserved { .. }
+            | ChunkState::Leaving
+            | ChunkState::Unmapped
+            | ChunkState::Planned => {}
         }
     }
 }
@@ -164,9 +171,14 @@ pub enum ChunkState {
         /// Whether queued work still uses the chunk.
         pending: bool,
     },
+    /// Idle memory at reserved addresses, where only the owner of the reservation places blocks.
+    Reserved {
+        /// Whether queued work still uses it.
+        pending: bool,
+    },
     /// Memory that is being released to the sub-allocator.
     Leaving,
-    /// Free pages without memory behind them.
+    /// Free or reserved pages without memory behind them.
     Unmapped,
     /// Memory that a plan under way maps, moves or releases.
     Planned,
@@ -247,6 +259,9 @@ impl Chunks<'_> {
             },
             State::Leaving => ChunkState::Leaving,
             State::Filling => ChunkState::Planned,
+            State::Reserved => ChunkState::Reserved {
+                pending: self.streams.pending(chunk.point()).is_some(),
+            },
         };
         let range = AddrRange::new(Addr::new(self.addr_of(link)), bytes)?;
         Some(ChunkInfo {

@@ -17,6 +17,8 @@ struct WantedPlace {
     near: Option<ChunkHandle>,
     /// Whether queued work of the request's stream may still use the place.
     on_stream: bool,
+    /// Whether the place is at reserved addresses.
+    reserved: bool,
 }
 
 /// The state of one allocation. It belongs to the thread that allocates.
@@ -61,6 +63,21 @@ impl PageAttempt {
             start: range.start(),
             near,
             on_stream: stream.is_some(),
+            reserved: false,
+        });
+        attempt
+    }
+
+    /// Starts to commit whole pages of reserved addresses: an allocation at exactly this place. The block may have to
+    /// wait for another stream. It fails with [`AllocError::PlaceTaken`] if these are no whole pages, if not all of
+    /// them are reserved, if one is committed, or if the work of two streams still uses them.
+    pub const fn commit(range: AddrRange, stream: StreamId) -> Self {
+        let mut attempt = Self::new(Request::new(range.bytes()).on(stream));
+        attempt.place = Some(WantedPlace {
+            start: range.start(),
+            near: None,
+            on_stream: true,
+            reserved: true,
         });
         attempt
     }
@@ -146,6 +163,7 @@ impl PagePool<'_> {
             user: Some(request),
             ahead,
             squeeze,
+            reserved: false,
         };
         if short && let Some(progress) = self.advance_backed(place) {
             return progress;
@@ -207,6 +225,18 @@ impl PagePool<'_> {
         if !self.config.addresses.contains(range) {
             return Err(NoPlan::Busy);
         }
+        if at.reserved {
+            let found = self.find_reserved(range, request.stream);
+            return self.serve(Spot {
+                found: found.ok_or(NoPlan::Busy)?,
+                need,
+                request,
+                user: Some(request),
+                ahead: 0,
+                squeeze,
+                reserved: true,
+            });
+        }
         let (_, end) = self.granules_of(range);
         self.grow_range_to(end).ok_or(NoPlan::Table)?;
         let stream = at.on_stream.then_some(request.stream);
@@ -221,6 +251,7 @@ impl PagePool<'_> {
             user: at.on_stream.then_some(request),
             ahead: 0,
             squeeze,
+            reserved: false,
         })
     }
 
@@ -228,7 +259,9 @@ impl PagePool<'_> {
     fn serve(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, NoPlan> {
         let chunk = self.chunks.chunk(place.found.link);
         let start = chunk.start + place.found.padding;
-        if !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size) {
+        let is_backed =
+            || !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size);
+        if !place.reserved && is_backed() {
             // Once the whole range has memory, the mark is no longer needed.
             let range_bytes = self.chunks.granule().bytes_of(self.end());
             let hollow = self.plans > 0 || self.chunks.reserved_bytes() < range_bytes;

@@ -126,6 +126,16 @@ impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
         Ok(self.finish(attempt)?.block)
     }
 
+    /// Commits whole pages of reserved addresses: returns the block there, and the point of another stream that it must
+    /// wait for; see [`PageAttempt::commit`].
+    ///
+    /// # Errors
+    /// [`AllocError::PlaceTaken`] if these are no whole reserved pages without a block; otherwise the errors of any
+    /// allocation.
+    pub fn commit(&self, range: AddrRange, stream: StreamId) -> Result<Grant, AllocError> {
+        self.finish(PageAttempt::commit(range, stream))
+    }
+
     /// Puts memory behind the unmapped addresses of a range, for later blocks. Idle pages outside `layout` move there
     /// first, and new memory is created only while the pool holds at most `max_bytes`. If a point is given, the later
     /// blocks are for its stream, and memory that only this stream's work uses, up to the point's event, may move too.

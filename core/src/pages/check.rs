@@ -95,7 +95,9 @@ impl PagePool<'_> {
             let backed = self.is_backed_between(chunk.start, chunk.end());
             match chunk.state() {
                 State::Used => check(backed && !chunk.is_hollow(), "PAGE5", link.0)?,
-                State::Free => check(backed || chunk.is_hollow(), "PAGE6", link.0)?,
+                State::Free | State::Reserved => {
+                    check(backed || chunk.is_hollow(), "PAGE6", link.0)?;
+                }
                 State::Filling => check(self.plans > 0, "PAGE8", link.0)?,
                 State::Vacant | State::Leaving => check(false, "PAGE8", link.0)?,
             }

@@ -176,10 +176,13 @@ impl PagePool<'_> {
         AddrRange::new(start_addr, granule.bytes_of(end - start))
     }
 
-    /// Calls `f` with each piece of a chunk. A free chunk is split into the pieces with memory and those without; any
-    /// other chunk is one piece.
+    /// Calls `f` with each piece of a chunk. A free or reserved chunk is split into the pieces with memory and those
+    /// without; any other chunk is one piece.
     pub(super) fn for_each_piece(&self, chunk: ChunkInfo, f: &mut impl FnMut(ChunkInfo)) {
-        let is_free = matches!(chunk.state, ChunkState::Free { .. });
+        let is_free = matches!(
+            chunk.state,
+            ChunkState::Free { .. } | ChunkState::Reserved { .. }
+        );
         let (mut from, end) = (chunk.range.start(), chunk.range.end());
         while is_free
             && let Some(rest) = AddrRange::new(from, end.get().saturating_sub(from.get()))

@@ -1,8 +1,8 @@
-//! Idle handles: handles that lie entirely inside a free chunk, so that no block uses them.
+//! Idle handles: handles that lie entirely inside a free or reserved chunk, so that no block uses them.
 //!
 //! Allocations and frees keep no record of idle handles. A search goes through the free chunks, the largest first. It
 //! ends when it has found the wanted pages, or has made [`LOOKS`] looks without success. A look is a chunk, a handle or
-//! a run of pages examined.
+//! a run of pages examined. Then the search goes through the reserved chunks in the same way.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Link, PagePool};
@@ -24,7 +24,7 @@ pub(super) struct IdleSearch<'r> {
     pub(super) pages: u32,
     /// Maximum number of pages to find; a handle that would exceed it is skipped.
     pub(super) most: u32,
-    /// Maximum number of fruitless looks.
+    /// Maximum number of fruitless looks among free chunks, and among reserved ones.
     pub(super) looks: u32,
     /// Whether to skip handles that cannot be released now.
     pub(super) to_release: bool,
@@ -84,8 +84,15 @@ impl PagePool<'_> {
             looks -= 1;
             self.find_idle_in(link, &wanted, &mut idle, &mut looks);
         }
+        let mut more_looks = wanted.looks;
+        link = self.chunks.next_reserved(Link::NIL);
+        while link.is_some() && idle.pages < wanted.pages && more_looks > 0 {
+            more_looks -= 1;
+            self.find_idle_in(link, &wanted, &mut idle, &mut more_looks);
+            link = self.chunks.next_reserved(link);
+        }
         self.find_idle_in(self.chunks.wilderness(), &wanted, &mut idle, &mut looks);
-        self.looks += u64::from(wanted.looks - looks);
+        self.looks += u64::from(wanted.looks - looks) + u64::from(wanted.looks - more_looks);
         idle
     }
 
@@ -97,7 +104,7 @@ impl PagePool<'_> {
         looks: &mut u32,
     ) {
         let chunk = *self.chunks.chunk(link);
-        if !chunk.is_free() || !self.is_usable(link, wanted.user) {
+        if !(chunk.is_free() || chunk.is_reserved()) || !self.is_usable(link, wanted.user) {
             return;
         }
         let (mut page, last) = (chunk.start.div_ceil(self.page), chunk.end() / self.page);

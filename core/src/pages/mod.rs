@@ -23,12 +23,13 @@
 //! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create ·
 //! `hollow` addresses without memory · `idle` unused handles · `attempt` one allocation as a state machine · `plan`
 //! when a plan is made and how it ends · `move_or_create` the source of a plan's memory · `page_calls` the calls of a
-//! plan in order · `release` releasing idle memory · `check` the invariants · `carry_out` calls to a driver.
+//! plan in order · `reserve` addresses of one owner · `release` releasing idle memory · `check` the invariants ·
+//! `carry_out` calls to a driver.
 //!
 //! # Invariants ([`PagePool::check_invariants`] checks them, and those of the engine)
 //! * PAGE1 to PAGE3: `table`. (PAGE4 is retired.)
 //! * PAGE5 all pages that a used chunk touches have an active mapping of a live handle.
-//! * PAGE6 all pages that a free chunk touches have one too, unless the chunk is hollow.
+//! * PAGE6 all pages that a free or reserved chunk touches have one too, unless the chunk is hollow.
 //! * PAGE7 the reserved pages are those of all handles that exist, except handles created by a plan still under way.
 //! * PAGE8 if no plan is under way, no chunk is filling, every handle is live or lost, and every mapping is active,
 //!   cached or lost.
@@ -53,6 +54,9 @@ mod page_calls;
 mod plan;
 mod policy;
 mod release;
+mod reserve;
+#[cfg(test)]
+mod reserve_tests;
 mod table;
 
 pub use attempt::PageAttempt;
@@ -61,6 +65,7 @@ pub use config::{Backing, PageConfig};
 pub use page_calls::PageCall;
 pub use plan::PagePlan;
 pub use release::PageStats;
+pub use reserve::AddressReservation;
 pub use table::{Handle, Mapping, PageEntry, PageTables};
 
 use crate::best_fit::{BestFit, Progress};

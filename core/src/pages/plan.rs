@@ -52,6 +52,8 @@ pub struct PagePlan {
     pub(super) owner: AllocatorId,
     /// Whether the driver refused to undo a mapping of the target. The addresses of the target are then unusable.
     pub(super) lost: bool,
+    /// Whether the target is the block alone, at reserved addresses.
+    pub(super) reserved: bool,
 }
 
 impl PagePlan {
@@ -72,6 +74,7 @@ impl PagePlan {
             released: 0,
             owner,
             lost: false,
+            reserved: false,
         }
     }
 
@@ -145,6 +148,8 @@ pub(super) struct Spot<'r> {
     pub(super) ahead: u32,
     /// Whether the driver has no more memory.
     pub(super) squeeze: bool,
+    /// Whether the place is at reserved addresses.
+    pub(super) reserved: bool,
 }
 
 impl PagePool<'_> {
@@ -238,6 +243,7 @@ impl PagePool<'_> {
             user: stream.is_some().then_some(&request),
             ahead: 0,
             squeeze: false,
+            reserved: false,
         };
         let outside = self.granules_of(layout);
         self.build(place, outside, purpose).ok()
@@ -251,8 +257,11 @@ impl PagePool<'_> {
     ) -> Result<PagePlan, NoPlan> {
         let mut plan = PagePlan::new(self.chunks.id());
         plan.purpose = purpose;
-        self.take_target(&mut plan, &place.found, place.need, place.ahead)
-            .ok_or(NoPlan::Table)?;
+        let taken = match place.reserved {
+            true => self.take_reserved(&mut plan, &place.found, place.need),
+            false => self.take_target(&mut plan, &place.found, place.need, place.ahead),
+        };
+        taken.ok_or(NoPlan::Table)?;
         self.plans += 1;
         let wanted = IdleSearch {
             outside,
@@ -290,8 +299,12 @@ impl PagePool<'_> {
         }
         self.plans = self.plans.saturating_sub(1);
         if !plan.succeeded() {
-            self.chunks
-                .free_target(plan.target, plan.behind, Link::NIL, plan.point);
+            if plan.reserved {
+                self.chunks.reserve_filling(plan.target, true, plan.point);
+            } else {
+                self.chunks
+                    .free_target(plan.target, plan.behind, Link::NIL, plan.point);
+            }
             return None;
         }
         self.commit_plan(&plan)

@@ -38,6 +38,7 @@ mod multi_stream_frees;
 mod order;
 mod release;
 mod report;
+mod reserved;
 mod routes;
 mod sleep;
 mod step_tables;

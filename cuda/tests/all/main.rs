@@ -23,6 +23,7 @@ mod moving;
 mod owed;
 mod pinned_buffers;
 mod programs;
+mod reserved;
 mod runtime;
 mod scripts;
 #[cfg(target_os = "linux")]

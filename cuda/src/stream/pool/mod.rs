@@ -15,8 +15,8 @@
 //! ```
 //! Neither a free nor an allocation that fits makes a driver call, except for that wait.
 //!
-//! `when_short` has the steps of an allocation when nothing fits without a wait, and `shrink` has the effects
-//! of a lowered limit.
+//! `when_short` has the steps of an allocation when nothing fits without a wait, `reserved` commits pages of
+//! reserved addresses, and `shrink` has the effects of a lowered limit.
 //!
 //! # Locks
 //! The core's lock is held only for bookkeeping. A stream's lock is also held while an event is recorded. No
@@ -27,6 +27,7 @@ mod by_stream;
 mod counts;
 mod held;
 mod peaks;
+mod reserved;
 mod shrink;
 pub(crate) mod streams;
 mod when_short;

@@ -10,6 +10,8 @@
 //! 6. The allocation fails, with the numbers in the error.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, BestFit, Block, BlockAllocator, Grant, Request, StreamId};
@@ -26,6 +28,12 @@ const ROUNDS: usize = 2;
 /// memory that a wait frees.
 const MAX_WAITS: u32 = 8;
 
+/// Time between two looks at a given place that another thread's calls of the driver, or queued work, hold.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Maximum number of looks at such a place: 10 seconds of them, after which a call of the driver has failed for good.
+const MAX_PAUSES: u32 = 100_000;
+
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     /// Allocates when nothing fits without a wait, by the steps at the head of this file.
     #[cold]
@@ -39,11 +47,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
-        if self.memory.over_limit.is_on() {
-            self.memory
-                .allocates_over_limit(|| self.none_live(), || self.shrink());
-        }
-        self.shared().source().forget_over_budget();
+        self.begin_short();
         if self.give_back_above(host)
             && let Some(block) = self.find_at_once(request)
         {
@@ -59,6 +63,15 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         driver.relaxed_once(|| self.grow(stream, stream_id, request, host))
     }
 
+    /// Prepares an allocation that may call the source.
+    pub(super) fn begin_short(&self) {
+        if self.memory.over_limit.is_on() {
+            self.memory
+                .allocates_over_limit(|| self.none_live(), || self.shrink());
+        }
+        self.shared().source().forget_over_budget();
+    }
+
     /// Allocates from memory that events show to be free, or from the source.
     fn grow(
         &self,
@@ -68,36 +81,53 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         self.poll_events(host);
-        let found = self.search(request, host)?;
+        let alloc = |request: &Request| self.shared().alloc(request);
+        let found = self.search(request.stream, host, || alloc(request))?;
         if let Some(block) = self.wait_for_last_user(stream, stream_id, found)? {
             return Ok(block);
         }
         // The memory's last user is being captured, so it cannot be waited for.
         let request = request.without_wait();
-        let grant = self.search(&request, host)?;
+        let grant = self.search(request.stream, host, || alloc(&request))?;
         self.wait_for_last_user(stream, stream_id, grant)?
             .ok_or(DeviceAllocError::Capturing)
     }
 
-    /// Allocates; grows the source, and waits on the host if `host` allows that.
-    fn search(&self, request: &Request, host: HostWait) -> Result<Grant, DeviceAllocError> {
-        let mut outcome = self.shared().alloc(request);
+    /// Allocates with `alloc`, which grows the source; waits on the host if `host` allows that.
+    pub(super) fn search(
+        &self,
+        stream_id: StreamId,
+        host: HostWait,
+        alloc: impl Fn() -> Result<Grant, AllocError>,
+    ) -> Result<Grant, DeviceAllocError> {
+        let mut outcome = alloc();
         let mut rounds = if host == HostWait::MayBlock {
             MAX_WAITS
         } else {
             0
         };
-        while let Err(AllocError::OutOfMemory(out)) = outcome
-            && rounds > 0
-            && (out.pending_bytes > 0 || self.upper().is_some_and(|upper| upper.holds_pending()))
-        {
-            rounds -= 1;
-            outcome = self.search_after_waits(request)?;
+        let mut pauses = 0;
+        while rounds > 0 {
+            match outcome {
+                Err(AllocError::OutOfMemory(out))
+                    if out.pending_bytes > 0
+                        || self.upper().is_some_and(|upper| upper.holds_pending()) =>
+                {
+                    rounds -= 1;
+                }
+                // Another thread's calls, or queued work, use what is mapped at the given place.
+                Err(AllocError::PlaceTaken) if pauses < MAX_PAUSES => {
+                    pauses += 1;
+                    thread::sleep(PAUSE);
+                }
+                _ => break,
+            }
+            outcome = self.search_after_waits(&alloc)?;
         }
         let grant = outcome.map_err(|reason| self.refusal(reason))?;
         let bytes = grant.block.bytes();
         self.shared()
-            .with(|_| self.streams.account(request.stream).allocated(bytes));
+            .with(|_| self.streams.account(stream_id).allocated(bytes));
         Ok(grant)
     }
 
@@ -106,14 +136,14 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     #[cold]
     fn search_after_waits(
         &self,
-        request: &Request,
+        alloc: impl Fn() -> Result<Grant, AllocError>,
     ) -> Result<Result<Grant, AllocError>, DeviceAllocError> {
         self.streams.close_all();
         for (stream_id, _) in self.streams.ids() {
             if self.streams.wait_for(stream_id)? {
                 self.poll();
                 self.give_back_above(HostWait::MayBlock);
-                if let Ok(grant) = self.shared().alloc(request) {
+                if let Ok(grant) = alloc() {
                     return Ok(Ok(grant));
                 }
             }
@@ -121,7 +151,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         // Another waiting thread may have found or freed memory.
         self.poll();
         self.give_back_above(HostWait::MayBlock);
-        Ok(self.shared().alloc(request))
+        Ok(alloc())
     }
 
     /// Frees all memory that no work uses any more. Does not wait.

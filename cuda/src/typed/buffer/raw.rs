@@ -7,6 +7,7 @@ use larder_core::{Block, FreeError, RawBlock, StreamId};
 
 use super::make::bytes_of;
 use super::{DeviceBuffer, Uses, check_align};
+use crate::driver::locked;
 use crate::{DeviceAllocError, DeviceAllocator, Returned};
 
 /// The parts of a [`DeviceBuffer`] as plain numbers, from [`DeviceBuffer::leak`]. The memory stays allocated.
@@ -171,6 +172,20 @@ impl<T> DeviceBuffer<T> {
     /// # Errors
     /// If the driver refuses.
     pub(crate) fn order_own_stream(&self) -> Result<(), DeviceAllocError> {
-        self.shared.order(&self.shared.stream, false, Uses::write)
+        self.order_stream(&self.shared.stream)
+    }
+
+    /// Makes a stream wait for all other streams that use the buffer, so that work queued on it from now on may
+    /// use the memory.
+    ///
+    /// # Errors
+    /// If the stream cannot be added to the allocator, or the driver refuses.
+    pub(crate) fn order_stream(&self, stream: &Arc<CudaStream>) -> Result<(), DeviceAllocError> {
+        self.shared.order(stream, false, Uses::write)
+    }
+
+    /// Notes that a part of the memory is new, and ready for work queued on a stream.
+    pub(crate) fn is_ready_on(&self, stream_id: StreamId) {
+        locked(&self.shared.uses).add_writer(stream_id);
     }
 }

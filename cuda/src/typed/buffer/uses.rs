@@ -56,6 +56,14 @@ impl Uses {
         }
     }
 
+    /// Notes that a part of the memory is new, and ready for work queued on a stream: other streams wait for that one
+    /// before they use the buffer.
+    pub(super) fn add_writer(&mut self, stream_id: StreamId) {
+        self.writers.insert(stream_id);
+        self.seen = StreamSet::EMPTY;
+        self.written = None;
+    }
+
     /// Returns the streams whose work may still use the buffer, except the one it was allocated on.
     pub(super) fn others(&self, origin: StreamId) -> StreamSet {
         self.writers.with(&self.readers).without(origin)

@@ -1,5 +1,6 @@
 //! Draws programs from a seed.
 
+use crate::programs::reserved::UNITS;
 use larder_model::Random;
 
 use crate::programs::Program;
@@ -47,6 +48,8 @@ pub(crate) struct Knobs {
     pub(crate) plain: bool,
     /// The allocator has a host side.
     pub(crate) host: bool,
+    /// Reserved buffers, whose units are committed and decommitted.
+    pub(crate) reserved: bool,
 }
 
 pub(crate) struct Draw {
@@ -243,6 +246,7 @@ impl Draw {
         let stream = self.stream();
         match self.random.index(12) {
             _ if knobs.plain => self.use_blocks(),
+            _ if knobs.reserved && self.random.index(3) == 0 => self.reserved(),
             0 => format!("release {}", self.of(&["1", "2M", "all"])),
             1 => "end-step".to_owned(),
             2 if knobs.sleeps => self.sleep(),
@@ -371,6 +375,22 @@ impl Draw {
             3 => "release-pinned".to_owned(),
             4 => format!("value {one} {value}"),
             _ => format!("put {one} {two} {stream}"),
+        }
+    }
+
+    fn reserved(&mut self) -> String {
+        let (name, stream) = (self.of(&["r0", "r1", "r2"]), self.stream());
+        let first = self.random.index(UNITS);
+        let count = 1 + self.random.index((UNITS - first).min(4));
+        match self.random.index(8) {
+            0 => {
+                let value = self.byte();
+                self.next = vec![format!("commit {name} {stream} {first} {count} {value}")];
+                format!("reserve {name} {stream}")
+            }
+            1..=3 => format!("commit {name} {stream} {first} {count} {}", self.byte()),
+            4..=6 => format!("decommit {name} {stream} {first} {count}"),
+            _ => format!("drop {name}"),
         }
     }
 

@@ -3,8 +3,8 @@
 //! A program is a list of acts (operations), one per line: `alloc x a 3M`, `set x a 7`, `order b a`, `free x b`.
 //! Streams are `a` to `d`; blocks and other things may have any name; sizes take `K`, `M` and `G`. Each act is
 //! described where it is played: `blocks` and `player` (blocks and streams), `uses` (uses of blocks),
-//! `memories` (allocators, limits), `sleep`, `things` (buffers, exports, steps), `graphs` (captures), `expect`
-//! (numbers, the stand-in's control).
+//! `memories` (allocators, limits), `sleep`, `things` (buffers, exports, steps), `reserved` (reserved buffers),
+//! `graphs` (captures), `expect` (numbers, the stand-in's control).
 //!
 //! The player orders its own uses of a block with events (`order`), does each act on the device and on a copy of
 //! the block on the host, and compares the bytes. It also compares the allocator's counters with its blocks. Whatever
@@ -29,6 +29,7 @@ pub(crate) mod kernels;
 pub(crate) mod memories;
 pub(crate) mod order;
 pub(crate) mod player;
+mod reserved;
 pub(crate) mod scripts;
 mod shrink;
 mod sleep;
@@ -249,6 +250,18 @@ fn programs_of_all_acts_give_what_these_give_one_after_another() {
         buffers: true,
         exports: true,
         streams: true,
+        reserved: true,
+        ..Knobs::default()
+    });
+}
+
+/// Reserved buffers beside blocks: units and blocks take each other's idle memory, whatever the driver refuses.
+#[test]
+fn programs_that_reserve_commit_and_decommit_give_what_their_acts_give_one_after_another() {
+    run_drawn_alone(Knobs {
+        refusals: true,
+        sleeps: true,
+        reserved: true,
         ..Knobs::default()
     });
 }
@@ -266,6 +279,14 @@ fn run_with_limits(knobs: Knobs) {
 fn am_4_stable_is_what_a_limit_of_0_leaves_for_every_random_heap() {
     run_with_limits(Knobs {
         captures: true,
+        ..Knobs::default()
+    });
+}
+
+#[test]
+fn am_4_stable_is_what_a_limit_of_0_leaves_of_reserved_buffers() {
+    run_with_limits(Knobs {
+        reserved: true,
         ..Knobs::default()
     });
 }

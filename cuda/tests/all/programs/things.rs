@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::common;
 use crate::programs::graphs::Captured;
 use crate::programs::player::{Player, is_short};
+use crate::programs::reserved::Reserved;
 use crate::programs::words::{Missing, Outcome, Words, number};
 
 /// Number of values in a buffer.
@@ -29,6 +30,7 @@ pub(crate) enum Thing {
     /// A buffer, and the value that all its elements have.
     Buffer(DeviceBuffer<u64>, u64),
     Pinned(PinnedBuffer<u64>, u64),
+    Reserved(Reserved),
     Watch {
         _held: LimitWatch,
     },
@@ -59,6 +61,9 @@ impl Player {
             "set-import" => self.set_import(words),
             "buffer" => self.buffer(words),
             "pinned" => self.pinned(words),
+            "reserve" => self.reserve(words),
+            "commit" => self.commit(words),
+            "decommit" => self.decommit(words),
             "put" => self.put_buffer(words),
             "value" => self.value(words),
             "peek" => self.peek(words),
@@ -304,6 +309,9 @@ impl Player {
                 {
                     is_all(&buffer.to_vec()?, *value)?;
                 }
+                Thing::Reserved(reserved) if self.asleep.is_empty() && self.capture.is_none() => {
+                    reserved.check(&self.order.streams[0])?;
+                }
                 _ => {}
             }
         }
@@ -322,13 +330,18 @@ impl Player {
                 queue.memset_zeros(buffer)?;
                 *value = 0;
             }
+            if let Thing::Reserved(reserved) = thing
+                && is_awake
+            {
+                reserved.leave(&queue)?;
+            }
         }
         Ok(())
     }
 
     /// Returns a stream that the allocator knows. If the stream of some work is not known, cudarc waits on the host,
     /// which spoils captures.
-    fn buffers_stream(&self, words: &mut Words<'_>) -> Outcome<Arc<CudaStream>> {
+    pub(crate) fn buffers_stream(&self, words: &mut Words<'_>) -> Outcome<Arc<CudaStream>> {
         let (stream, queue) = self.stream_of(words)?;
         self.uncaptured(stream)?;
         self.device()?.add_stream(&queue)?;

@@ -1,0 +1,207 @@
+//! [`BlockPool`]: blocks of one size at fixed addresses, by number, as the pages of a paged cache.
+
+use core::fmt;
+use core::ops::Range;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+
+use super::index_set::IndexSet;
+use super::reserved::ReservedBuffer;
+use crate::stream::pool::HostWait;
+use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceAllocator};
+
+/// Up to `max_blocks` blocks of `block_bytes` bytes each, side by side at addresses that never change.
+///
+/// The lowest free block is always allocated first, and a unit of the [`ReservedBuffer`] below has memory while any of
+/// its blocks is in use. So the end of the pool empties when fewer blocks are in use, and its memory is idle memory of
+/// the allocator at once; [`compact`](Self::compact) says which blocks to move so that as few units as possible stay.
+/// A kernel takes the first address and a table of block numbers.
+///
+/// ```no_run
+/// # let context = larder_cuda::Context::new(0)?;
+/// # let memory = larder_cuda::DeviceAllocator::new(&context)?;
+/// # let stream = context.cudarc().new_stream()?;
+/// let mut cache = memory.block_pool(&stream, 256 << 10, 100_000)?;
+/// let first = cache.alloc(&stream)?;
+/// stream.memset_zeros(&mut cache.get_mut(first).unwrap())?;
+/// cache.free(&stream, first)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct BlockPool {
+    reserved: ReservedBuffer<u8>,
+    block_bytes: usize,
+    used: IndexSet,
+    free: IndexSet,
+    len: usize,
+    max_len: usize,
+}
+
+/// A block to be moved; see [`BlockPool::compact`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockMove {
+    /// The block in use.
+    pub from: usize,
+    /// The block that takes its place, allocated already.
+    pub to: usize,
+}
+
+impl DeviceAllocator {
+    /// Makes a pool of blocks without memory; see [`BlockPool`]. Makes no driver call.
+    ///
+    /// # Errors
+    /// Those of [`reserve`](Self::reserve).
+    pub fn block_pool(
+        &self,
+        stream: &Arc<CudaStream>,
+        block_bytes: usize,
+        max_blocks: usize,
+    ) -> Result<BlockPool, DeviceAllocError> {
+        let bytes = block_bytes.saturating_mul(max_blocks);
+        let mut free = IndexSet::new(max_blocks);
+        let reserved = self.reserve(stream, bytes)?;
+        (0..max_blocks).for_each(|block| free.insert(block));
+        Ok(BlockPool {
+            reserved,
+            block_bytes,
+            used: IndexSet::new(max_blocks),
+            free,
+            len: 0,
+            max_len: max_blocks,
+        })
+    }
+}
+
+impl BlockPool {
+    /// Returns the number of blocks in use.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether no block is in use.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the largest number of blocks.
+    pub const fn max_len(&self) -> usize {
+        self.max_len
+    }
+
+    /// Returns the size of a block in bytes.
+    pub const fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// Returns the bytes of memory behind the blocks.
+    pub fn committed_bytes(&self) -> u64 {
+        self.reserved.committed_bytes()
+    }
+
+    /// Returns a view of a block in use; `None` if it is free.
+    pub fn get(&self, block: usize) -> Option<BufferView<'_, u8>> {
+        let range = self.range_of(block)?;
+        self.reserved.get(range)
+    }
+
+    /// Returns a view of a block in use, for writing; `None` if it is free.
+    pub fn get_mut(&mut self, block: usize) -> Option<BufferViewMut<'_, u8>> {
+        let range = self.range_of(block)?;
+        self.reserved.get_mut(range)
+    }
+
+    /// Returns a view of all blocks, in use or not, for kernels that take the first address.
+    ///
+    /// # Safety
+    /// Work to which the view is passed accesses blocks in use only.
+    pub unsafe fn whole_mut(&mut self) -> BufferViewMut<'_, u8> {
+        // SAFETY: as promised: blocks in use are committed.
+        unsafe { self.reserved.whole_mut() }
+    }
+
+    /// Sets whether the contents can be made again; see [`ReservedBuffer::set_remakable`].
+    pub fn set_remakable(&mut self, remakable: bool) {
+        self.reserved.set_remakable(remakable);
+    }
+
+    /// Allocates the lowest free block for work that is queued on `stream` from now on; its contents are undefined.
+    /// O(1), with the driver calls of a [commit](ReservedBuffer::commit) if it is the first block of its unit; `stream`
+    /// waits, on the device, for the other streams that have used the pool.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Full`] if all blocks are in use; otherwise those of [`commit`](ReservedBuffer::commit).
+    /// Nothing has changed then.
+    pub fn alloc(&mut self, stream: &Arc<CudaStream>) -> Result<usize, DeviceAllocError> {
+        let full = DeviceAllocError::Full { max: self.max_len };
+        let block = self.free.first().ok_or(full)?;
+        let units = self.reserved.units_of(&self.bytes_of(block));
+        let units = units.unwrap_or_default();
+        self.reserved
+            .commit_units(stream, units.clone(), HostWait::MayBlock)?;
+        if let Err(error) = self.reserved.order(stream) {
+            let _ = self.reserved.decommit_units(stream, units);
+            return Err(error);
+        }
+        self.free.remove(block);
+        self.used.insert(block);
+        self.len += 1;
+        Ok(block)
+    }
+
+    /// Frees a block in the order of `stream`, after all uses of the pool so far. O(1); no driver call unless other
+    /// streams have used the pool.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::NotCommitted`] if the block is not in use; otherwise those of
+    /// [`decommit`](ReservedBuffer::decommit). Nothing has changed then.
+    pub fn free(&mut self, stream: &Arc<CudaStream>, block: usize) -> Result<(), DeviceAllocError> {
+        if !self.used.contains(block) {
+            return Err(DeviceAllocError::NotCommitted);
+        }
+        let units = self.reserved.units_of(&self.bytes_of(block));
+        self.reserved
+            .decommit_units(stream, units.unwrap_or_default())?;
+        self.used.remove(block);
+        self.free.insert(block);
+        self.len -= 1;
+        Ok(())
+    }
+
+    /// Returns which blocks to move so that the blocks in use are the lowest ones, and allocates the places. The
+    /// caller copies each block on `stream`, then frees `from`. If memory for the places is short, there are fewer
+    /// moves. O(moves).
+    pub fn compact(&mut self, stream: &Arc<CudaStream>) -> Vec<BlockMove> {
+        let mut moves: Vec<BlockMove> = Vec::new();
+        while let (Some(lowest), Some(from)) = (self.free.first(), self.used.last())
+            && lowest < from
+            && let Ok(to) = self.alloc(stream)
+        {
+            // Out of the search, until all moves are known.
+            self.used.remove(from);
+            moves.push(BlockMove { from, to });
+        }
+        for BlockMove { from, .. } in &moves {
+            self.used.insert(*from);
+        }
+        moves
+    }
+
+    /// Returns the bytes of a block.
+    fn bytes_of(&self, block: usize) -> Range<usize> {
+        // Cannot overflow: the pool's size was checked when it was made.
+        block * self.block_bytes..(block + 1) * self.block_bytes
+    }
+
+    fn range_of(&self, block: usize) -> Option<Range<usize>> {
+        self.used.contains(block).then(|| self.bytes_of(block))
+    }
+}
+
+impl fmt::Debug for BlockPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockPool")
+            .field("len", &self.len)
+            .field("reserved", &self.reserved)
+            .finish_non_exhaustive()
+    }
+}
