@@ -1,8 +1,8 @@
-//! Reserved addresses: chunks that no search finds, where only the owner of the reservation places blocks. Their memory
-//! is idle, as that of free chunks is, so [`pages`](crate::pages) may move it away.
+//! Reserved addresses: chunks that no search finds. Only the owner of the reservation places blocks there. The memory in
+//! reserved chunks is idle, as in free chunks, so [`pages`](crate::pages) may move it away.
 //!
-//! Addresses become reserved, and blocks are placed among them, through filling chunks, which a plan owns. A reserved
-//! chunk has a point and may be hollow, as a free chunk, but joins only reserved neighbours.
+//! A filling chunk, which a plan owns, becomes reserved; and for a block, a part of a reserved chunk becomes a filling
+//! chunk. Like a free chunk, a reserved chunk may have a point and may be hollow. It joins reserved neighbours only.
 
 use core::ops::Range;
 

@@ -1,8 +1,8 @@
 //! [`ReservedBuffer`]: values at addresses that never change, with memory behind the committed parts only.
 //!
-//! RESBUF1 unit `i` of the reservation has a block exactly if its uses are more than 0. A unit is whole pages, so no
-//! other buffer's memory lies in it. RESBUF2 a unit is decommitted in the order of a stream that comes after all uses
-//! of the buffer so far.
+//! RESBUF1 a unit has a block exactly if it has uses. A unit is whole pages, so no other buffer's memory lies in it.
+//!
+//! RESBUF2 a unit is decommitted in the order of a stream that comes after all uses of the buffer so far.
 
 use core::fmt;
 use core::ops::Range;
@@ -21,11 +21,11 @@ const MAX_UNITS: u64 = 1024;
 
 /// Addresses for up to `max_len` values of type `T`, of which only the *committed* parts have memory.
 ///
-/// The addresses never change, so a captured graph, a view in another library or a kernel's argument stays valid while
-/// the buffer grows and shrinks, and nothing is copied. Memory is committed in *units* of whole pages (1/1,024 of the
-/// buffer, at least a page): decommitted units are idle memory of the allocator at once, for its blocks, steps and
-/// other buffers, and a commit takes idle memory of theirs before the driver creates any. Committed memory counts
-/// against the limits and budgets as the memory of blocks does; reserved addresses cost nothing.
+/// The addresses never change: captured graphs, views in other libraries and kernel arguments stay valid while the
+/// buffer grows and shrinks, and nothing is copied. Memory is committed in *units* of whole pages: 1/1,024 of the
+/// buffer, at least a page. A decommitted unit is idle memory of the allocator at once, for its blocks, its steps and
+/// other buffers; a commit takes their idle memory when memory is short, or when that saves driver calls. Committed
+/// memory counts against limits and budgets, as the memory of blocks does. Reserved addresses do not.
 ///
 /// ```no_run
 /// # let context = larder_cuda::Context::new(0)?;
@@ -40,7 +40,7 @@ const MAX_UNITS: u64 = 1024;
 /// ```
 ///
 /// # Streams
-/// Uses of views are ordered as those of a [`DeviceBuffer`] are. Committed memory is ready for work queued on the
+/// Uses of views are ordered like those of a [`DeviceBuffer`]. Committed memory is ready for work queued on the
 /// stream of the commit. A decommit comes after all uses of the buffer so far: its stream waits for the other streams,
 /// on the device. Launches of graphs are not tracked: the program orders them, and must not launch a graph that uses
 /// decommitted parts.
@@ -261,8 +261,11 @@ impl<T> ReservedBuffer<T> {
         if self.allocator().captures(stream) {
             return Err(DeviceAllocError::Capturing);
         }
-        // RESBUF2
-        self.order(stream)?;
+        // RESBUF2. Asleep, no work is left that uses the buffer, and none may be queued.
+        match self.order(stream) {
+            Ok(()) | Err(DeviceAllocError::Asleep) => {}
+            Err(error) => return Err(error),
+        }
         self.release_units(stream, units);
         Ok(())
     }

@@ -248,6 +248,8 @@ fn asleep_the_addresses_stay_and_committed_units_come_back_unless_they_are_remak
             // SAFETY: refused.
             let asleep = unsafe { buffer.commit(stream, 8 * MEBIBYTE..10 * MEBIBYTE) };
             assert_eq!(asleep, Err(DeviceAllocError::Asleep));
+            setup.decommit(&mut cache, 0, 0, 4);
+            assert_eq!(cache.committed_bytes(), 8 * MIB);
             drop(cache);
             setup.memory.wake().unwrap();
             assert_eq!(base(&buffer), bases.0);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
-use larder_cuda::{DeviceAllocError, ReservedBuffer};
+use larder_cuda::ReservedBuffer;
 
 use crate::common;
 use crate::common::MIB;
@@ -144,9 +144,6 @@ impl Player {
             .decommit(&queue, first * UNIT..(first + count) * UNIT)
         {
             Ok(()) => units.iter_mut().for_each(|(commits, _)| *commits -= 1),
-            Err(DeviceAllocError::Asleep) if self.is_asleep() => {
-                return Err(Missing("memory that is awake").into());
-            }
             Err(error) => return Err(error.into()),
         }
         Ok(())
