@@ -66,6 +66,7 @@ pub(crate) use free::Stored;
 pub use leaving::ReleaseTicket;
 pub use region::{MAX_REGIONS, RegionId};
 pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
+pub(crate) use reserved::ReservedPlace;
 pub(crate) use search::{Candidate, LOOKS, LOOKS_BEFORE_GROWTH, Need};
 
 use crate::block::{AllocatorId, Block, ChunkHandle, RawBlock};

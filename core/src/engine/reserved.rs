@@ -16,6 +16,16 @@ use crate::stream::{StreamId, StreamPoint};
 use crate::table::list;
 use crate::units::AddrRange;
 
+/// The state of a place among reserved addresses.
+pub(crate) enum ReservedPlace {
+    /// No block is there.
+    Free(Candidate),
+    /// The work of two streams still uses it.
+    InUse,
+    /// Not all of it is reserved, or a block is there.
+    NotReserved,
+}
+
 impl Chunks<'_> {
     /// Returns the reserved chunk after `link` in their list, or the newest one for nil.
     pub(crate) fn next_reserved(&self, link: Link) -> Link {
@@ -130,18 +140,23 @@ impl Chunks<'_> {
         range: AddrRange,
         size: u32,
         stream: StreamId,
-    ) -> Option<Candidate> {
-        let found = self.reserved_at(range)?;
-        let end = (self.table.at(found.link).start + found.padding).checked_add(size)?;
+    ) -> ReservedPlace {
+        let Some(found) = self.reserved_at(range) else {
+            return ReservedPlace::NotReserved;
+        };
+        let start = self.table.at(found.link).start + found.padding;
+        let Some(end) = start.checked_add(size) else {
+            return ReservedPlace::NotReserved;
+        };
         let (mut link, mut joins, mut user) = (found.link, 0_u32, None::<StreamPoint>);
         loop {
             let chunk = self.table.at(link);
             if !chunk.is_reserved() {
-                return None;
+                return ReservedPlace::NotReserved;
             }
             if let Some(point) = self.streams.pending(chunk.point()) {
                 if user.is_some_and(|user| user.stream != point.stream) {
-                    return None;
+                    return ReservedPlace::InUse;
                 }
                 if user.is_none_or(|user| user.event < point.event) {
                     user = Some(point);
@@ -158,7 +173,7 @@ impl Chunks<'_> {
             self.clear_point(self.table.at(found.link).next);
             self.force_join_behind(found.link);
         }
-        Some(Candidate {
+        ReservedPlace::Free(Candidate {
             wait: user.filter(|user| user.stream != stream),
             ..found
         })

@@ -4,7 +4,7 @@ use super::PagePool;
 use super::plan::{NoPlan, PagePlan, Purpose, Spot};
 use crate::best_fit::Progress;
 use crate::block::{ChunkHandle, Request};
-use crate::engine::{Chunk, LOOKS_BEFORE_GROWTH, Need};
+use crate::engine::{Chunk, LOOKS_BEFORE_GROWTH, Need, ReservedPlace};
 use crate::error::{AllocError, Cause};
 use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
@@ -120,6 +120,10 @@ impl PagePool<'_> {
         };
         match progress {
             Ok(progress) => progress,
+            // Reserved addresses cannot be replaced by others. If no plan holds what is mapped there, queued work does.
+            Err(NoPlan::Busy) if attempt.place.is_some_and(|at| at.reserved) && self.plans == 0 => {
+                self.failed(need, &request, NoPlan::Memory(Cause::Pending))
+            }
             Err(NoPlan::Busy) if attempt.place.is_some() => {
                 Progress::Failed(AllocError::PlaceTaken)
             }
@@ -226,9 +230,15 @@ impl PagePool<'_> {
             return Err(NoPlan::Busy);
         }
         if at.reserved {
-            let found = self.find_reserved(range, request.stream);
+            let found = match self.find_reserved(range, request.stream) {
+                ReservedPlace::Free(found) => found,
+                ReservedPlace::InUse => return Err(NoPlan::Memory(Cause::Pending)),
+                ReservedPlace::NotReserved => {
+                    return Ok(Progress::Failed(AllocError::PlaceTaken));
+                }
+            };
             return self.serve(Spot {
-                found: found.ok_or(NoPlan::Busy)?,
+                found,
                 need,
                 request,
                 user: Some(request),

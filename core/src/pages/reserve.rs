@@ -8,7 +8,7 @@ use super::plan::PagePlan;
 use super::{Link, PagePool};
 use crate::best_fit::BestFit;
 use crate::block::{AllocatorId, Block, Request};
-use crate::engine::{Candidate, LOOKS, Need};
+use crate::engine::{Candidate, LOOKS, Need, ReservedPlace};
 use crate::error::{AllocError, Cause, FreeError, Rejected};
 use crate::stream::{StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange};
@@ -151,18 +151,16 @@ impl PagePool<'_> {
     }
 
     /// Returns the reserved chunk that holds whole pages.
-    pub(super) fn find_reserved(
-        &mut self,
-        range: AddrRange,
-        stream: StreamId,
-    ) -> Option<Candidate> {
+    pub(super) fn find_reserved(&mut self, range: AddrRange, stream: StreamId) -> ReservedPlace {
         let offset = range.start().get() - self.config.addresses.start().get();
         let page_bytes = self.config.page_bytes;
         if !offset.is_multiple_of(page_bytes) || !range.bytes().is_multiple_of(page_bytes) {
-            return None;
+            return ReservedPlace::NotReserved;
         }
-        let size = self.chunks.granule().count_up(range.bytes())?;
-        self.chunks.find_reserved(range, size, stream)
+        match self.chunks.granule().count_up(range.bytes()) {
+            Some(size) => self.chunks.find_reserved(range, size, stream),
+            None => ReservedPlace::NotReserved,
+        }
     }
 
     /// Takes whole pages out of a reserved chunk for the plan.

@@ -369,7 +369,7 @@ impl<T> Drop for ReservedBuffer<T> {
         let memory = self.buffer.allocator().clone();
         if self.units.iter().any(|unit| unit.uses > 0) {
             let stream = self.buffer.stream().clone();
-            if self.buffer.order_own_stream().is_err() && memory.context().synchronize().is_err() {
+            if self.buffer.order_own_stream().is_err() && memory.synchronize().is_err() {
                 // It is unknown when the last use ends, so the memory is leaked until the allocator is dropped.
                 return;
             }

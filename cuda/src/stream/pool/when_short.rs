@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use cudarc::driver::CudaStream;
-use larder_core::{AllocError, BestFit, Block, BlockAllocator, Grant, Request, StreamId};
+use larder_core::{AllocError, BestFit, Block, BlockAllocator, Cause, Grant, Request, StreamId};
 
 use super::{HostWait, PoolSource, StreamPool};
 use crate::DeviceAllocError;
@@ -28,7 +28,7 @@ const ROUNDS: usize = 2;
 /// memory that a wait frees.
 const MAX_WAITS: u32 = 8;
 
-/// Time between two looks at a given place that another thread's calls of the driver, or queued work, hold.
+/// Time between two looks at a given place that another thread's calls of the driver hold.
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// Maximum number of looks at such a place: 10 seconds of them, after which a call of the driver has failed for good.
@@ -108,21 +108,23 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         };
         let mut pauses = 0;
         while rounds > 0 {
-            match outcome {
+            outcome = match outcome {
                 Err(AllocError::OutOfMemory(out))
                     if out.pending_bytes > 0
+                        || out.cause == Cause::Pending
                         || self.upper().is_some_and(|upper| upper.holds_pending()) =>
                 {
                     rounds -= 1;
+                    self.search_after_waits(&alloc)?
                 }
-                // Another thread's calls, or queued work, use what is mapped at the given place.
+                // Another thread's calls hold what is mapped at the given place.
                 Err(AllocError::PlaceTaken) if pauses < MAX_PAUSES => {
                     pauses += 1;
                     thread::sleep(PAUSE);
+                    alloc()
                 }
                 _ => break,
-            }
-            outcome = self.search_after_waits(&alloc)?;
+            };
         }
         let grant = outcome.map_err(|reason| self.refusal(reason))?;
         let bytes = grant.block.bytes();

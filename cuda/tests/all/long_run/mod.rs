@@ -64,6 +64,7 @@ impl Run {
             buffers: true,
             streams: true,
             mail: true,
+            reserved: true,
             ..Knobs::default()
         };
         let world = World::new(control.into(), PLAYERS)?;

@@ -50,7 +50,9 @@ impl Player {
         let expected = match &error {
             error if error.is_out_of_memory() => true,
             Asleep => self.is_asleep(),
-            Window { .. } | Capturing => self.capture.is_some(),
+            Window { .. } => self.capture.is_some(),
+            // All free memory may have been used last by a stream that another player captures.
+            Capturing => self.capture.is_some() || self.world.players > 1,
             Budget(_) | DeviceAllocError::Memory { .. } | DeviceAllocError::Both { .. } => true,
             Driver(_) => refusing,
             _ => false,

@@ -85,8 +85,11 @@ impl Player {
     ) -> Outcome<R> {
         let (answer, refusing) = self.with_refusals(ask);
         let asleep = self.is_asleep();
+        // All free memory may have been used last by a stream that another player captures.
+        let meets_captures = self.world.players > 1;
         answer.map_err(|error| {
             let is_expected = is_short(&error)
+                || (meets_captures && error == DeviceAllocError::Capturing)
                 || (asleep && error == DeviceAllocError::Asleep)
                 || (refusing && matches!(error, DeviceAllocError::Driver(_)));
             match self.is_drawn && is_expected {
