@@ -60,7 +60,7 @@ impl Chunks<'_> {
     /// Frees a block whose addresses stay reserved, as [`free_after`](Self::free_after) does.
     ///
     /// # Errors
-    /// Those of [`free_after`](Self::free_after).
+    /// The errors of [`free_after`](Self::free_after).
     pub(crate) fn free_reserved(
         &mut self,
         block: Block,

@@ -50,7 +50,7 @@ impl DeviceAllocator {
     /// Makes a pool of blocks without memory; see [`BlockPool`]. Makes no driver call.
     ///
     /// # Errors
-    /// Those of [`reserve`](Self::reserve).
+    /// The errors of [`reserve`](Self::reserve).
     pub fn block_pool(
         &self,
         stream: &Arc<CudaStream>,

@@ -39,7 +39,7 @@ impl DeviceAllocator {
     /// Makes an empty buffer that can grow to `max_len` values; see [`GrowingBuffer`]. Makes no driver call.
     ///
     /// # Errors
-    /// Those of [`reserve`](Self::reserve).
+    /// The errors of [`reserve`](Self::reserve).
     pub fn growing<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -108,7 +108,7 @@ impl<T> GrowingBuffer<T> {
     /// The new values are written before they are read as values of `T`.
     ///
     /// # Errors
-    /// Those of [`commit`](ReservedBuffer::commit). Nothing has changed then.
+    /// The errors of [`commit`](ReservedBuffer::commit). Nothing has changed then.
     pub unsafe fn grow_to(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -141,7 +141,7 @@ impl<T> GrowingBuffer<T> {
     /// have used the buffer.
     ///
     /// # Errors
-    /// Those of [`decommit`](ReservedBuffer::decommit). Nothing has changed then.
+    /// The errors of [`decommit`](ReservedBuffer::decommit). Nothing has changed then.
     pub fn shrink_to(
         &mut self,
         stream: &Arc<CudaStream>,
