@@ -60,8 +60,7 @@ impl Uses {
     /// before they use the buffer.
     pub(super) fn add_writer(&mut self, stream_id: StreamId) {
         self.writers.insert(stream_id);
-        self.seen = StreamSet::EMPTY;
-        self.written = None;
+        (self.seen, self.written) = (StreamSet::EMPTY, None);
     }
 
     /// Returns the streams whose work may still use the buffer, except the one it was allocated on.
