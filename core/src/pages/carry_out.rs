@@ -140,8 +140,8 @@ impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
     /// first, and new memory is created only while the pool holds at most `max_bytes`. If a point is given, the later
     /// blocks are for its stream, and memory that only this stream's work uses, up to the point's event, may move too.
     ///
-    /// Returns whether all of the range now has memory. Returns `false` if a part of the range is outside the pool's
-    /// addresses. O(chunks), plus the calls.
+    /// Returns whether all of the range now has memory, except reserved addresses. Returns `false` if a part of the range
+    /// is outside the pool's addresses. O(chunks), plus the calls.
     pub fn back(
         &self,
         range: AddrRange,

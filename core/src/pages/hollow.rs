@@ -204,19 +204,46 @@ impl PagePool<'_> {
         }
     }
 
-    /// Returns whether all addresses of a range have memory. O(pages of the range).
-    pub fn is_mapped(&self, range: AddrRange) -> bool {
-        self.config.addresses.contains(range) && self.first_unmapped(range).is_none()
+    /// Returns the first addresses of a range without memory that are not reserved. O(pages of the range + reserved
+    /// chunks in it times all of them).
+    pub(super) fn first_missing(&self, range: AddrRange) -> Option<AddrRange> {
+        let mut from = range.start();
+        loop {
+            let rest = AddrRange::new(from, range.end().get().checked_sub(from.get())?)?;
+            let unmapped = self.first_unmapped(rest)?;
+            let (start, end) = (unmapped.start().get(), unmapped.end().get());
+            let (mut behind, mut end) = (start, end);
+            let mut link = self.chunks.next_reserved(Link::NIL);
+            while link.is_some() {
+                let addr = self.chunks.addr_of(link);
+                if addr <= start && start < addr + self.chunks.bytes_of(link) {
+                    behind = addr + self.chunks.bytes_of(link);
+                } else if start < addr && addr < end {
+                    end = addr;
+                }
+                link = self.chunks.next_reserved(link);
+            }
+            if behind == start {
+                return AddrRange::new(unmapped.start(), end - start);
+            }
+            from = Addr::new(behind);
+        }
     }
 
-    /// Returns the bytes that must be created to put memory behind all unmapped addresses of a range: its unmapped
-    /// pages less the idle pages elsewhere. If a stream is given, pages that only its own queued work uses count as
-    /// idle. O(pages of the range).
+    /// Returns whether all addresses of a range that are not reserved have memory. O(pages of the range), and as
+    /// [`missing_bytes`](Self::missing_bytes) for reserved chunks.
+    pub fn is_mapped(&self, range: AddrRange) -> bool {
+        self.config.addresses.contains(range) && self.first_missing(range).is_none()
+    }
+
+    /// Returns the bytes that must be created to put memory behind all unmapped addresses of a range that are not
+    /// reserved: its unmapped pages less the idle pages elsewhere. If a stream is given, pages that only its own
+    /// queued work uses count as idle. O(pages of the range + reserved chunks in it times all of them).
     pub fn missing_bytes(&mut self, range: AddrRange, stream: Option<StreamId>) -> u64 {
         let mut unmapped_pages = 0;
         let mut from = range.start();
         while let Some(rest) = AddrRange::new(from, range.end().get().saturating_sub(from.get()))
-            && let Some(unmapped) = self.first_unmapped(rest)
+            && let Some(unmapped) = self.first_missing(rest)
         {
             from = unmapped.end();
             let (first, behind) = self.granules_of(unmapped);

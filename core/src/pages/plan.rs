@@ -204,7 +204,7 @@ impl PagePool<'_> {
         let mut plans: Vec<PagePlan, MAX_GAPS> = Vec::new();
         let mut from = range.start();
         while let Some(rest) = AddrRange::new(from, range.end().get().saturating_sub(from.get()))
-            && let Some(unmapped) = self.first_unmapped(rest)
+            && let Some(unmapped) = self.first_missing(rest)
         {
             from = unmapped.end();
             let plan = match plans.is_full() {

@@ -320,11 +320,14 @@ impl PlaceAllocator for DevicePlaces<'_> {
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {
+        let start = self.addresses().start();
         self.pages.shared().with(|paged| {
-            paged.for_each_chunk(|info: ChunkInfo| {
-                if matches!(info.state, ChunkState::Used { .. }) {
+            // Whole chunks: no block of a step can lie at reserved addresses, with memory or without.
+            paged.chunks_from(start, None, |info: ChunkInfo| {
+                if let ChunkState::Used { .. } | ChunkState::Reserved { .. } = info.state {
                     f(info.handle, info.range);
                 }
+                true
             });
         });
     }

@@ -439,3 +439,28 @@ fn growth_from_1_gib_to_32_makes_three_calls_a_unit_and_copies_nothing() {
         }
     });
 }
+
+#[test]
+fn steps_are_laid_out_beside_reserved_addresses() {
+    alone_and_clean(|_| {
+        let setup = Setup::new(1, DeviceConfig::new());
+        let stream = &setup.streams[0];
+        // At the lowest addresses, where the step's blocks would lie; with idle memory in it.
+        let mut buffer = setup.reserve(RESERVED);
+        setup.commit(&mut buffer, 0, 0, 6);
+        setup.decommit(&mut buffer, 0, 2, 6);
+        for _ in 0..6 {
+            let _step = setup.memory.step(stream).unwrap();
+            for bytes in [3 * MIB, 700_000, 5 * MIB] {
+                let one = setup.memory.alloc(stream, bytes).unwrap();
+                let other = setup.memory.alloc(stream, 2 * bytes).unwrap();
+                setup.free(0, one);
+                setup.free(0, other);
+            }
+        }
+        let stats = setup.memory.step_stats(stream).unwrap();
+        assert_eq!((stats.misses, stats.rejected), (0, 0), "{stats:?}");
+        assert!(stats.hits >= 18, "{stats:?}");
+        setup.check(&buffer, 0, 2);
+    });
+}
