@@ -9,7 +9,7 @@ use crate::common::refusal::SWEEP;
 use crate::common::setup::Setup;
 use crate::common::{MIB, alone_and_clean, assert_filled, fill, under_all_schedules};
 
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 8;
 
 const MEBIBYTE: usize = MIB as usize;
 
@@ -294,7 +294,7 @@ fn any_call_of_a_commit_may_be_refused_and_nothing_has_changed() {
 #[test]
 fn a_growing_buffer_keeps_its_values_and_its_address_and_makes_few_calls() {
     alone_and_clean(|control| {
-        under_all_schedules(control, SEEDS / 4, || {
+        under_all_schedules(control, SEEDS / 2, || {
             let setup = Setup::new(2, DeviceConfig::new());
             let stream = &setup.streams[0];
             let mut buffer = setup.memory.growing::<u8>(stream, RESERVED).unwrap();
@@ -340,7 +340,7 @@ fn a_growing_buffer_keeps_its_values_and_its_address_and_makes_few_calls() {
 #[test]
 fn a_pool_gives_the_lowest_block_and_its_tail_empties_once_it_is_compact() {
     alone_and_clean(|control| {
-        under_all_schedules(control, SEEDS / 4, || {
+        under_all_schedules(control, SEEDS / 2, || {
             let setup = Setup::new(2, DeviceConfig::new());
             let [one, two] = [0, 1].map(|index| &setup.streams[index]);
             let block_bytes = 300 << 10;
