@@ -358,7 +358,7 @@ impl Chunks<'_> {
                 self.set_stored(link, None);
                 self.unlist(link);
                 self.join_with_point(link);
-            } else {
+            } else if chunk.is_reserved() {
                 self.unlist_reserved(link);
                 self.set_reserved(link, None);
             }
@@ -426,6 +426,16 @@ impl Chunks<'_> {
         self.unlist(next);
         self.absorb_next(link, next);
         self.list(link);
+    }
+
+    /// Joins the next `count` chunks to a free or reserved chunk; all are like it, and at most one stream uses them.
+    #[inline]
+    pub(super) fn join_next(&mut self, link: Link, count: u32) {
+        for _ in 0..count {
+            self.clear_point(link);
+            self.clear_point(self.table.at(link).next);
+            self.force_join_behind(link);
+        }
     }
 
     /// Joins a free or reserved chunk with the one after it if both are alike, unless two streams use them. Returns

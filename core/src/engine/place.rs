@@ -137,11 +137,7 @@ impl Chunks<'_> {
             joins += 1;
             link = chunk.next;
         }
-        for _ in 0..joins {
-            self.clear_point(found.link);
-            self.clear_point(self.table.at(found.link).next);
-            self.force_join_behind(found.link);
-        }
+        self.join_next(found.link, joins);
         if joins == 0 {
             return Some(found);
         }

@@ -168,11 +168,7 @@ impl Chunks<'_> {
             joins += 1;
             link = chunk.next;
         }
-        for _ in 0..joins {
-            self.clear_point(found.link);
-            self.clear_point(self.table.at(found.link).next);
-            self.force_join_behind(found.link);
-        }
+        self.join_next(found.link, joins);
         ReservedPlace::Free(Candidate {
             wait: user.filter(|user| user.stream != stream),
             ..found

@@ -269,9 +269,9 @@ impl PagePool<'_> {
     fn serve(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, NoPlan> {
         let chunk = self.chunks.chunk(place.found.link);
         let start = chunk.start + place.found.padding;
-        let is_backed =
-            || !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size);
-        if !place.reserved && is_backed() {
+        if !place.reserved
+            && (!chunk.is_hollow() || self.is_backed_between(start, start + place.need.size))
+        {
             // Once the whole range has memory, the mark is no longer needed.
             let range_bytes = self.chunks.granule().bytes_of(self.end());
             let hollow = self.plans > 0 || self.chunks.reserved_bytes() < range_bytes;

@@ -11,7 +11,7 @@ use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sub_allocator::SubAllocError;
 use crate::units::{Addr, AddrRange};
 
-struct Yes;
+pub(super) struct Yes;
 
 impl PageDriver for Yes {
     fn call(&self, _: PageCall) -> Result<(), SubAllocError> {

@@ -211,8 +211,8 @@ impl PagePool<'_> {
         loop {
             let rest = AddrRange::new(from, range.end().get().checked_sub(from.get())?)?;
             let unmapped = self.first_unmapped(rest)?;
-            let (start, end) = (unmapped.start().get(), unmapped.end().get());
-            let (mut behind, mut end) = (start, end);
+            let start = unmapped.start().get();
+            let (mut behind, mut end) = (start, unmapped.end().get());
             let mut link = self.chunks.next_reserved(Link::NIL);
             while link.is_some() {
                 let addr = self.chunks.addr_of(link);

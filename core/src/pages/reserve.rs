@@ -42,10 +42,7 @@ impl PagePool<'_> {
         let request = Request::new(whole.ok_or(AllocError::TooLarge {
             requested_bytes: bytes,
         })?);
-        let need = Need {
-            align: self.page,
-            ..self.chunks.need(&request)?
-        };
+        let need = self.chunks.need(&request)?;
         let Some(found) = self.find_addresses(need.size) else {
             return Err(self.out_of_memory(need, &request, Cause::Addresses));
         };

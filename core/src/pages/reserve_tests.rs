@@ -1,24 +1,14 @@
 //! Reserved addresses, where a random program does not see the difference.
 
-use super::{
-    Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
-};
+use super::bound_tests::Yes;
+use super::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
 use crate::best_fit::BestFit;
 use crate::block::{BlockAllocator, Request};
 use crate::engine::Chunk;
 use crate::error::AllocError;
 use crate::shared::Shared;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
-use crate::sub_allocator::SubAllocError;
 use crate::units::{Addr, AddrRange};
-
-struct Yes;
-
-impl PageDriver for Yes {
-    fn call(&self, _: PageCall) -> Result<(), SubAllocError> {
-        Ok(())
-    }
-}
 
 const PAGE: u64 = 2 << 20;
 

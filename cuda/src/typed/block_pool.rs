@@ -139,7 +139,8 @@ impl BlockPool {
         self.reserved
             .commit_units(stream, units.clone(), HostWait::MayBlock)?;
         if let Err(error) = self.reserved.order(stream) {
-            let _ = self.reserved.decommit_units(stream, units);
+            // No work uses the block yet.
+            self.reserved.release_units(stream, units);
             return Err(error);
         }
         self.free.remove(block);

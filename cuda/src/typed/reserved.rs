@@ -175,7 +175,7 @@ impl<T> ReservedBuffer<T> {
     /// Returns a view of all values, committed or not, for writing.
     ///
     /// # Safety
-    /// As for [`whole`](Self::whole).
+    /// Work to which the view is passed accesses committed values only.
     pub unsafe fn whole_mut(&mut self) -> BufferViewMut<'_, T> {
         self.buffer.as_view_mut()
     }
@@ -194,7 +194,8 @@ impl<T> ReservedBuffer<T> {
     /// touches. The contents of new units are undefined. Each commit of a unit is counted, so that neighbours can
     /// share it: it keeps its memory until every commit has been [undone](Self::decommit).
     ///
-    /// O(units of the range). For each unit without memory: no driver call if its memory of before is still idle; one
+    /// O(units of the range), and one driver call, which [checks for a capture](crate::DeviceConfig::check_captures).
+    /// For each unit without memory: no further call if its memory of before is still idle; one
     /// to map and one to set access if idle memory of the allocator moves there; one more if it is created. The host
     /// waits only if memory is short, as in [`alloc`](DeviceAllocator::alloc), or if queued work still uses the memory
     /// that was mapped there before.
@@ -239,6 +240,7 @@ impl<T> ReservedBuffer<T> {
         units: Range<usize>,
         host: HostWait,
     ) -> Result<(), DeviceAllocError> {
+        self.allocator().refuse_capture(stream)?;
         for index in units.clone() {
             if let Err(error) = self.commit_unit(stream, index, host) {
                 self.release_units(stream, units.start..index);
@@ -330,7 +332,7 @@ impl<T> ReservedBuffer<T> {
     }
 
     /// Undoes one use of each of these units in the order of a stream that comes after their uses.
-    fn release_units(&mut self, stream: &Arc<CudaStream>, units: Range<usize>) {
+    pub(super) fn release_units(&mut self, stream: &Arc<CudaStream>, units: Range<usize>) {
         let memory = self.buffer.allocator();
         let (Ok(stream_id), Some(reservation)) =
             (memory.known_streams().id(stream), &self.reservation)

@@ -212,11 +212,18 @@ fn while_a_stream_is_captured_nothing_is_committed_or_decommitted_on_it() {
         let stream = &setup.streams[0];
         let mut buffer = setup.reserve(RESERVED);
         setup.commit(&mut buffer, 0, 0, 8);
+        let mut pool = setup.memory.block_pool(stream, MEBIBYTE, 100).unwrap();
+        assert_eq!(pool.alloc(stream), Ok(0));
         let capture = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(capture).unwrap();
         // SAFETY: refused.
         let committed = unsafe { buffer.commit(stream, 0..16 * MEBIBYTE) };
         assert_eq!(committed, Err(DeviceAllocError::Capturing));
+        // Nor where every unit has memory.
+        // SAFETY: refused.
+        let counted = unsafe { buffer.commit(stream, 0..8 * MEBIBYTE) };
+        assert_eq!(counted, Err(DeviceAllocError::Capturing));
+        assert_eq!(pool.alloc(stream), Err(DeviceAllocError::Capturing));
         let decommitted = buffer.decommit(stream, 0..8 * MEBIBYTE);
         assert_eq!(decommitted, Err(DeviceAllocError::Capturing));
         drop(Graph::end_capture(stream).unwrap());
