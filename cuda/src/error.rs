@@ -60,6 +60,13 @@ pub enum DeviceAllocError {
         /// Number of blocks.
         max: usize,
     },
+    /// Other requests recall memory that is [lent](crate::Loan) to the buffer, so it commits nothing beyond its
+    /// guarantee.
+    #[error("others recall {:#} of what is lent to the buffer: decommit as much first", ByteCount(*bytes))]
+    Recalled {
+        /// Bytes recalled and not decommitted yet.
+        bytes: u64,
+    },
     /// The stream is being captured, and no window was primed for it.
     #[error(
         "the stream is being captured: prime a window before a capture, or allocate before it and free after it"
@@ -138,6 +145,7 @@ impl DeviceAllocError {
             Self::Asleep => Code::NOT_PERMITTED,
             // Only reserved buffers and pools of blocks return these.
             Self::NotCommitted | Self::Full { .. } => Code::INVALID_VALUE,
+            Self::Recalled { .. } => Code::OUT_OF_MEMORY,
             // Only constructors of allocators return these.
             Self::Budgets(_) | Self::Config(_) => Code::UNKNOWN,
         };

@@ -95,7 +95,8 @@ pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
 pub use error::{DeviceAllocError, DeviceFreeError, Returned};
 pub use limits::{
-    Budget, BudgetName, ForeignCharge, ForeignMemory, LimitEvent, LimitWatch, Limits, OverBudget,
+    Budget, BudgetName, ForeignCharge, ForeignMemory, LimitEvent, LimitWatch, Limits, Loan,
+    OverBudget,
 };
 pub use source::{
     DeviceMemory, ManagedMemory, PinnedConfig, PinnedMemory, Ranges, VirtualCalls, VirtualConfig,

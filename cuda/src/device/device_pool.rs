@@ -286,6 +286,14 @@ impl LimitedPool for DeviceInner {
         self.pool.limited().shrink();
     }
 
+    fn release(&self, bytes: u64, device: Option<i32>) -> u64 {
+        if device.is_some_and(|device| device != self.pool.context().device()) {
+            return 0;
+        }
+        self.pool.poll_events(HostWait::MayBlock);
+        self.pool.release(bytes)
+    }
+
     fn stats(&self) -> Stats {
         Self::stats(self)
     }

@@ -209,6 +209,9 @@ impl WeakDevice {
     }
 }
 
+/// Maximum number of times that room is made for a request, since another thread may take the memory.
+const MAX_ROOMS: u32 = 8;
+
 impl DeviceInner {
     #[inline]
     fn alloc_for(
@@ -259,8 +262,12 @@ impl DeviceInner {
             (AllocRoute::Plain, Small::MayBeInArena) => {
                 return self.alloc_plain(stream, stream_id, request.bytes, host);
             }
-            (AllocRoute::Plain, Small::IsInCore) => self.alloc(stream, stream_id, request, host),
-            _ => self.alloc_in_step(stream, stream_id, request, host),
+            (AllocRoute::Plain, Small::IsInCore) => {
+                self.alloc_with_room(host, || self.alloc(stream, stream_id, request, host))
+            }
+            _ => self.alloc_with_room(host, || {
+                self.alloc_in_step(stream, stream_id, request, host)
+            }),
         };
         self.pool.node().shared().notify();
         given
@@ -300,9 +307,34 @@ impl DeviceInner {
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         let request = Request::new(bytes).on(stream_id);
-        let given = self.pool.alloc_more(stream, stream_id, &request, host);
+        let given = self.alloc_with_room(host, || {
+            self.pool.alloc_more(stream, stream_id, &request, host)
+        });
         self.pool.node().shared().notify();
         given
+    }
+
+    /// Allocates with `alloc`. If that is refused for lack of memory, and the host may wait, makes room
+    /// ([`make_room`](crate::limits::TreeNode::make_room)) and tries again while room is found. The caller holds no
+    /// lock.
+    pub(super) fn alloc_with_room(
+        &self,
+        host: HostWait,
+        alloc: impl Fn() -> Result<Block, DeviceAllocError>,
+    ) -> Result<Block, DeviceAllocError> {
+        let device = self.pool.context().device();
+        let mut tries = match host {
+            HostWait::MayBlock => MAX_ROOMS,
+            HostWait::MustNotBlock | HostWait::HasFallback => 0,
+        };
+        loop {
+            match alloc() {
+                Err(refusal) if tries > 0 && self.pool.node().make_room(&refusal, device) => {
+                    tries -= 1;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Allocates for a stream, from the core.

@@ -8,8 +8,8 @@ use larder_core::{AddrRange, Block, StreamId};
 
 use super::device_pool::PagedStreamPool;
 use super::{DeviceAllocError, DeviceAllocator};
-use crate::DriverError;
 use crate::stream::pool::HostWait;
+use crate::{DriverError, Loan};
 
 impl DeviceAllocator {
     /// Reserves addresses for at least `bytes` bytes, in whole pages. Makes no driver call.
@@ -44,7 +44,13 @@ impl DeviceAllocator {
         Ok(self.0.pool.pages().ok_or(unsupported)?)
     }
 
-    /// Commits whole pages of a reservation for work that is queued on a stream from now on.
+    /// Makes a loan of up to `max_bytes` bytes of this allocator's memory.
+    pub(crate) fn new_loan(&self, max_bytes: u64) -> Loan {
+        Loan::new(self.0.pool.node(), self.context().device(), max_bytes)
+    }
+
+    /// Commits whole pages of a reservation for work that is queued on a stream from now on. A lent commit recalls no
+    /// lent memory.
     pub(crate) fn commit_pages(
         &self,
         stream: &Arc<CudaStream>,
@@ -52,13 +58,17 @@ impl DeviceAllocator {
         reservation: &AddressReservation,
         range: AddrRange,
         host: HostWait,
+        is_lent: bool,
     ) -> Result<Block, DeviceAllocError> {
         if self.refuses(stream_id) {
             return Err(DeviceAllocError::Asleep);
         }
-        let committed = self
-            .reserved_pages()?
-            .commit(stream, stream_id, reservation, range, host);
+        let pages = self.reserved_pages()?;
+        let commit = || pages.commit(stream, stream_id, reservation, range, host);
+        let committed = match is_lent {
+            true => commit(),
+            false => self.0.alloc_with_room(host, commit),
+        };
         self.0.pool.node().shared().notify();
         committed
     }

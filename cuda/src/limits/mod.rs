@@ -14,7 +14,8 @@
 //!    pool reads it under its own lock, so if two threads do this, the later one gets the newer limit.
 //! 3. Idle memory is released, without a lock: first that of the pool that has just enough or, if none has
 //!    enough, that of the pool that has most. Memory that queued work still uses stays; nothing is waited for.
-//! 4. The answer contains the bytes still held above the limit.
+//! 4. Memory that is [lent](Loan) to reserved buffers is recalled, up to the bytes still held above the limit.
+//! 5. The answer contains the bytes still held above the limit.
 //!
 //! After the answer nothing is granted above the lower limit, except that an allocation under way may still
 //! get a block from memory that the answer counted. The rest is released as the program frees blocks: while a
@@ -30,6 +31,7 @@
 //! reached immediately, and was asked again at each step.)
 
 mod foreign;
+mod loan;
 pub(crate) mod node;
 pub(crate) mod over_limit;
 mod watch;
@@ -44,6 +46,9 @@ use larder_core::{PoolStats, Stats};
 
 use crate::driver::locked;
 pub use foreign::{ForeignCharge, ForeignMemory};
+pub use loan::Loan;
+#[cfg(feature = "job")]
+pub(crate) use loan::LoanSums;
 use node::SharedTree;
 pub use node::{BudgetName, OverBudget};
 pub(crate) use node::{Charge, TreeNode};
@@ -74,7 +79,13 @@ pub(crate) trait LimitedPool: Send + Sync {
     #[cfg_attr(not(feature = "job"), expect(dead_code, reason = "jobs report peaks"))]
     fn take_peak(&self) -> u64;
 
-    /// Sets the pool's own limit, and immediately releases idle memory above it.
+    /// Releases up to `bytes` bytes of idle memory, if it is on the given device. Returns the bytes released. Does not
+    /// wait.
+    fn release(&self, _bytes: u64, _device: Option<i32>) -> u64 {
+        0
+    }
+
+    /// Sets the pool's own limit, immediately releases idle memory above it, and recalls lent memory for the rest.
     fn set_limit(&self, bytes: u64) -> LimitAnswer {
         let node = self.node();
         let answer = node.set(bytes, None);
@@ -82,6 +93,7 @@ pub(crate) trait LimitedPool: Send + Sync {
             return answer;
         }
         self.shrink();
+        node.recall_excess();
         let held = node.usage().used_bytes;
         node.shared().notify();
         LimitAnswer::with_excess(held.saturating_sub(bytes))
@@ -221,6 +233,7 @@ impl Budget {
             return answer;
         }
         self.apply_limits();
+        self.0.recall_excess();
         LimitAnswer::with_excess(self.usage().used_bytes.saturating_sub(hard_bytes))
     }
 
@@ -273,14 +286,7 @@ impl Budget {
 
     /// Returns the pools that charge to this budget or to a budget below it.
     fn pools(&self) -> Vec<Arc<dyn LimitedPool>> {
-        let mut list = locked(&self.0.shared.pools);
-        list.retain(|pool| pool.strong_count() > 0);
-        let all: Vec<_> = list.iter().filter_map(Weak::upgrade).collect();
-        drop(list);
-        // A pool that has lost its last other owner is dropped here, without a lock.
-        let mut pools = all;
-        pools.retain(|pool| pool.node().is_within(self.0.id));
-        pools
+        self.0.shared.pools_within(self.0.id)
     }
 }
 

@@ -14,7 +14,9 @@ use larder_core::sync::{AtomicU8, Ordering};
 use larder_core::{AllocError, ByteCount, Cause, Locked};
 
 use super::LimitedPool;
+use super::loan::Loans;
 use super::watch::{LimitEvent, Watchers};
+use crate::driver::locked;
 use crate::lock_wait::Yield;
 
 /// A budget's name, of which at most the first 23 bytes are kept.
@@ -82,6 +84,10 @@ pub struct OverBudget {
     pub wanted_bytes: u64,
     /// Whether the limit is the requesting pool's own, which the core knows too.
     pub(crate) own: bool,
+    /// The budget itself.
+    pub(super) id: BudgetId,
+    /// Bytes that the whole request needed beyond the pool's free memory.
+    pub(super) needed_bytes: u64,
 }
 
 /// A tree of budgets and the names in it.
@@ -118,6 +124,7 @@ pub(crate) struct SharedTree {
     pub(super) watchers: Watchers,
     /// The pools, which obey lowered limits.
     pub(super) pools: Mutex<Vec<Weak<dyn LimitedPool>>>,
+    pub(super) loans: Loans,
 }
 
 impl SharedTree {
@@ -131,6 +138,7 @@ impl SharedTree {
             has_events: AtomicU8::new(0),
             watchers: Watchers::default(),
             pools: Mutex::default(),
+            loans: Loans::default(),
         })
     }
 
@@ -142,6 +150,23 @@ impl SharedTree {
             }
             answer
         })
+    }
+
+    /// Returns the budget above all others.
+    pub(super) fn root(&self) -> BudgetId {
+        self.table.with(|table| table.tree.root())
+    }
+
+    /// Returns the pools that charge to a budget or to a budget below it.
+    pub(super) fn pools_within(&self, budget: BudgetId) -> Vec<Arc<dyn LimitedPool>> {
+        let mut list = locked(&self.pools);
+        list.retain(|pool| pool.strong_count() > 0);
+        let all: Vec<_> = list.iter().filter_map(Weak::upgrade).collect();
+        drop(list);
+        // A pool that has lost its last other owner is dropped here, without a lock.
+        let mut pools = all;
+        pools.retain(|pool| pool.node().is_within(budget));
+        pools
     }
 
     /// Calls the watchers with all events so far. The caller must hold none of our locks, and none is held
@@ -199,7 +224,7 @@ pub(crate) struct TreeNode {
 
 impl TreeNode {
     pub(super) fn root(shared: SharedTree) -> Arc<Self> {
-        let id = shared.table.with(|table| table.tree.root());
+        let id = shared.root();
         Arc::new(Self {
             shared: Arc::new(shared),
             id,
@@ -256,6 +281,8 @@ impl TreeNode {
                         used_bytes: 0,
                         wanted_bytes: bytes,
                         own: true,
+                        id: self.id,
+                        needed_bytes: bytes,
                     },
                 })
         });
@@ -301,10 +328,15 @@ impl TreeNode {
         let AllocError::OutOfMemory(out) = reason else {
             return None;
         };
-        match out.cause {
+        let refused = match out.cause {
             Cause::Limit => self.above_in_excess(out.rounded_bytes),
             _ => refused().filter(|refused| !refused.own),
-        }
+        };
+        let needed_bytes = out.rounded_bytes.saturating_sub(out.free_bytes);
+        refused.map(|refused| OverBudget {
+            needed_bytes: needed_bytes.max(refused.wanted_bytes),
+            ..refused
+        })
     }
 
     /// Sets the limits of this budget, without calling watchers or informing pools. Without `soft_bytes` the
@@ -333,6 +365,15 @@ impl TreeNode {
         &self.shared
     }
 
+    /// Returns the bytes by which a budget would be above its limit if so many more were charged to it.
+    pub(super) fn excess_with(&self, budget: BudgetId, bytes: u64) -> u64 {
+        let usage = self.shared.table.with(|table| table.tree.usage(budget));
+        usage.map_or(0, |usage| {
+            let charged = usage.used_bytes.saturating_add(bytes);
+            charged.saturating_sub(usage.config.hard_bytes)
+        })
+    }
+
     pub(super) fn is_within(&self, above: BudgetId) -> bool {
         self.shared
             .table
@@ -347,6 +388,8 @@ fn over(table: &BudgetTable, refusal: larder_core::limits::BudgetRefusal) -> Ove
         used_bytes: refusal.used_bytes,
         wanted_bytes: refusal.wanted_bytes,
         own: false,
+        id: refusal.budget,
+        needed_bytes: refusal.wanted_bytes,
     }
 }
 

@@ -9,14 +9,14 @@ use cudarc::driver::CudaStream;
 use super::index_set::IndexSet;
 use super::reserved::ReservedBuffer;
 use crate::stream::pool::HostWait;
-use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceAllocator};
+use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceAllocator, Loan};
 
 /// Up to `max_blocks` blocks of `block_bytes` bytes each, side by side at addresses that never change.
 ///
-/// The lowest free block is always allocated first, and a unit of the [`ReservedBuffer`] below has memory while any of
-/// its blocks is in use. So the end of the pool empties when fewer blocks are in use, and its memory is idle memory of
-/// the allocator at once; [`compact`](Self::compact) says which blocks to move so that as few units as possible stay.
-/// A kernel takes the first address and a table of block numbers.
+/// A unit of the [`ReservedBuffer`] below has memory while any of its blocks is in use. The lowest free block that has
+/// memory is allocated first, or else the lowest free one. So the end of the pool empties when fewer blocks are in use,
+/// and its memory is idle memory of the allocator at once; [`compact`](Self::compact) says which blocks to move so that
+/// as few units as possible stay. A kernel takes the first address and a table of block numbers.
 ///
 /// ```no_run
 /// # let context = larder_cuda::Context::new(0)?;
@@ -33,6 +33,8 @@ pub struct BlockPool {
     block_bytes: usize,
     used: IndexSet,
     free: IndexSet,
+    /// Free blocks that have memory, because blocks in use share their units.
+    backed: IndexSet,
     len: usize,
     max_len: usize,
 }
@@ -66,6 +68,7 @@ impl DeviceAllocator {
             block_bytes,
             used: IndexSet::new(max_blocks),
             free,
+            backed: IndexSet::new(max_blocks),
             len: 0,
             max_len: max_blocks,
         })
@@ -98,6 +101,12 @@ impl BlockPool {
         self.reserved.committed_bytes()
     }
 
+    /// Returns the loan of what is committed beyond a guarantee; by default all of the pool is guaranteed. It counts
+    /// whole units, so [`compact`](Self::compact) the pool to give back as many bytes as are recalled.
+    pub const fn loan(&self) -> &Loan {
+        self.reserved.loan()
+    }
+
     /// Returns a view of a block in use; `None` if it is free.
     pub fn get(&self, block: usize) -> Option<BufferView<'_, u8>> {
         let range = self.range_of(block)?;
@@ -124,18 +133,19 @@ impl BlockPool {
         self.reserved.set_remakable(remakable);
     }
 
-    /// Allocates the lowest free block for work that is queued on `stream` from now on; its contents are undefined.
-    /// O(1), with the driver calls of a [commit](ReservedBuffer::commit) if it is the first block of its unit; `stream`
-    /// waits, on the device, for the other streams that have used the pool.
+    /// Allocates the lowest free block that has memory, or else the lowest free one, for work that is queued on `stream`
+    /// from now on; its contents are undefined. O(1), and O(blocks of a unit) with the driver calls of a
+    /// [commit](ReservedBuffer::commit) if it is the first block of its unit; `stream` waits, on the device, for the
+    /// other streams that have used the pool.
     ///
     /// # Errors
     /// [`DeviceAllocError::Full`] if all blocks are in use; otherwise those of [`commit`](ReservedBuffer::commit).
     /// Nothing has changed then.
     pub fn alloc(&mut self, stream: &Arc<CudaStream>) -> Result<usize, DeviceAllocError> {
         let full = DeviceAllocError::Full { max: self.max_len };
-        let block = self.free.first().ok_or(full)?;
-        let units = self.reserved.units_of(&self.bytes_of(block));
-        let units = units.unwrap_or_default();
+        let backed = self.backed.first();
+        let block = backed.or_else(|| self.free.first()).ok_or(full)?;
+        let units = self.units_of(block);
         self.reserved
             .commit_units(stream, units.clone(), HostWait::MayBlock)?;
         if let Err(error) = self.reserved.order(stream) {
@@ -144,13 +154,17 @@ impl BlockPool {
             return Err(error);
         }
         self.free.remove(block);
+        self.backed.remove(block);
         self.used.insert(block);
         self.len += 1;
+        if backed.is_none() {
+            self.note_backed(units);
+        }
         Ok(block)
     }
 
-    /// Frees a block in the order of `stream`, after all uses of the pool so far. O(1); no driver call unless other
-    /// streams have used the pool.
+    /// Frees a block in the order of `stream`, after all uses of the pool so far. O(1), and O(blocks of a unit) if it is
+    /// the last one of its unit; no driver call unless other streams have used the pool.
     ///
     /// # Errors
     /// [`DeviceAllocError::NotCommitted`] if the block is not in use; otherwise those of
@@ -159,21 +173,36 @@ impl BlockPool {
         if !self.used.contains(block) {
             return Err(DeviceAllocError::NotCommitted);
         }
-        let units = self.reserved.units_of(&self.bytes_of(block));
-        self.reserved
-            .decommit_units(stream, units.unwrap_or_default())?;
+        let units = self.units_of(block);
+        self.reserved.decommit_units(stream, units.clone())?;
         self.used.remove(block);
         self.free.insert(block);
         self.len -= 1;
+        match self.reserved.is_committed(self.bytes_of(block)) {
+            true => self.backed.insert(block),
+            false => self.note_backed(units),
+        }
         Ok(())
     }
 
-    /// Returns which blocks to move so that the blocks in use are the lowest ones, and allocates the places. The
-    /// caller copies each block on `stream`, then frees `from`. If memory for the places is short, there are fewer
-    /// moves. O(moves).
+    /// Frees all blocks in the order of `stream`, as [`free`](Self::free) does. O(blocks). Also while the allocator
+    /// sleeps: then [`wake`](DeviceAllocator::wake) brings no memory back for the pool.
+    ///
+    /// # Errors
+    /// Those of [`free`](Self::free). The blocks that were not freed are still in use.
+    pub fn clear(&mut self, stream: &Arc<CudaStream>) -> Result<(), DeviceAllocError> {
+        while let Some(block) = self.used.last() {
+            self.free(stream, block)?;
+        }
+        Ok(())
+    }
+
+    /// Returns which blocks to move so that the blocks in use are the lowest ones that have memory, and allocates the
+    /// places, which needs no further memory. The caller copies each block on `stream`, then frees `from`. There are no
+    /// moves if the driver refuses to order `stream`. O(moves).
     pub fn compact(&mut self, stream: &Arc<CudaStream>) -> Vec<BlockMove> {
         let mut moves: Vec<BlockMove> = Vec::new();
-        while let (Some(lowest), Some(from)) = (self.free.first(), self.used.last())
+        while let (Some(lowest), Some(from)) = (self.backed.first(), self.used.last())
             && lowest < from
             && let Ok(to) = self.alloc(stream)
         {
@@ -185,6 +214,27 @@ impl BlockPool {
             self.used.insert(*from);
         }
         moves
+    }
+
+    /// Notes which free blocks near these units have memory.
+    fn note_backed(&mut self, units: Range<usize>) {
+        let unit_bytes = self.reserved.unit_bytes();
+        let block_bytes = self.block_bytes.max(1) as u64;
+        let first = units.start as u64 * unit_bytes / block_bytes;
+        let end = (units.end as u64 * unit_bytes).div_ceil(block_bytes);
+        for block in first as usize..(end as usize).min(self.max_len) {
+            let is_backed =
+                self.free.contains(block) && self.reserved.is_committed(self.bytes_of(block));
+            match is_backed {
+                true => self.backed.insert(block),
+                false => self.backed.remove(block),
+            }
+        }
+    }
+
+    fn units_of(&self, block: usize) -> Range<usize> {
+        let units = self.reserved.units_of(&self.bytes_of(block));
+        units.unwrap_or_default()
     }
 
     /// Returns the bytes of a block.

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaStream, DeviceRepr};
 
 use super::reserved::ReservedBuffer;
 use crate::stream::pool::HostWait;
-use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceAllocator};
+use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceAllocator, Loan};
 
 /// A growing buffer commits a sixteenth more than it must, so that a long growth makes few calls for each value.
 const AHEAD_DIVISOR: usize = 16;
@@ -72,6 +72,11 @@ impl<T> GrowingBuffer<T> {
     /// Returns the bytes of memory behind the values, growth ahead included.
     pub fn committed_bytes(&self) -> u64 {
         self.reserved.committed_bytes()
+    }
+
+    /// Returns the loan of what is committed beyond a guarantee; by default all of the buffer is guaranteed.
+    pub const fn loan(&self) -> &Loan {
+        self.reserved.loan()
     }
 
     /// Returns the allocator of the buffer's memory.

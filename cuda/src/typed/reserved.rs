@@ -14,7 +14,7 @@ use larder_core::{Addr, AddrRange, AllocError, Block};
 
 use super::buffer::{bytes_of, check_align};
 use crate::stream::pool::HostWait;
-use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceAllocator, DeviceBuffer};
+use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceAllocator, DeviceBuffer, Loan};
 
 /// Maximum number of units of a buffer: the bound on the driver calls and on the bookkeeping of one commit.
 const MAX_UNITS: u64 = 1024;
@@ -55,6 +55,7 @@ pub struct ReservedBuffer<T> {
     reservation: Option<AddressReservation>,
     unit_bytes: u64,
     units: Vec<Unit>,
+    loan: Loan,
     is_remakable: bool,
 }
 
@@ -109,6 +110,7 @@ impl DeviceAllocator {
             reservation,
             unit_bytes,
             units: (0..units).map(|_| Unit::default()).collect(),
+            loan: self.new_loan(whole_bytes),
             is_remakable: false,
         })
     }
@@ -139,6 +141,11 @@ impl<T> ReservedBuffer<T> {
     pub fn committed_bytes(&self) -> u64 {
         let blocks = self.units.iter().filter_map(|unit| unit.block.as_ref());
         blocks.map(Block::bytes).sum()
+    }
+
+    /// Returns the loan of what is committed beyond a guarantee; by default all of it is guaranteed.
+    pub const fn loan(&self) -> &Loan {
+        &self.loan
     }
 
     /// Returns whether all values of a range are committed; `false` if it is out of bounds. O(units of the range).
@@ -320,7 +327,10 @@ impl<T> ReservedBuffer<T> {
             let range = AddrRange::new(Addr::new(whole.start().get() + offset), bytes);
             let Some(range) = range else { return Ok(()) };
             let stream_id = memory.known_streams().id(stream)?;
-            let block = memory.commit_pages(stream, stream_id, reservation, range, host)?;
+            let is_lent = self.loan.commit(range.bytes())?;
+            let committed =
+                memory.commit_pages(stream, stream_id, reservation, range, host, is_lent);
+            let block = committed.inspect_err(|_| self.loan.decommit(range.bytes()))?;
             if self.is_remakable {
                 mark(memory, &block, true);
             }
@@ -345,7 +355,9 @@ impl<T> ReservedBuffer<T> {
             if unit.uses == 0
                 && let Some(block) = unit.block.take()
             {
+                let bytes = block.bytes();
                 memory.decommit_pages(stream_id, reservation, block);
+                self.loan.decommit(bytes);
             }
         }
     }

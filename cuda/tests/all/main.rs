@@ -18,6 +18,7 @@ mod foreign_captures;
 mod jobs;
 mod layout;
 mod limits;
+mod loans;
 mod long_run;
 mod moving;
 mod owed;

@@ -1,8 +1,11 @@
 //! Buffers that grow where they stand: [`ReservedBuffer`].
 
+use std::collections::BTreeSet;
+
 use cudarc::driver::{DevicePtr, DevicePtrMut, sys};
 use larder_core::AllocError;
 use larder_cuda::{BlockMove, BlockPool, DeviceAllocError, DeviceConfig, ReservedBuffer};
+use larder_model::Random;
 
 use crate::common::graph::Graph;
 use crate::common::refusal::SWEEP;
@@ -390,6 +393,93 @@ fn a_pool_gives_the_lowest_block_and_its_tail_empties_once_it_is_compact() {
             }
             assert!(pool.compact(one).is_empty());
         });
+    });
+}
+
+#[test]
+fn a_pool_takes_the_lowest_block_that_has_memory_and_gives_back_every_unit_without_a_block() {
+    alone_and_clean(|_| {
+        let setup = Setup::new(1, DeviceConfig::new());
+        let stream = &setup.streams[0];
+        let unit = 2 * MEBIBYTE;
+        for (seed, block_bytes) in [(1, 300 << 10), (2, unit), (3, 5 * MEBIBYTE), (4, 64 << 10)] {
+            let max = 150;
+            let mut pool = setup.memory.block_pool(stream, block_bytes, max).unwrap();
+            let units = |block: usize| {
+                block * block_bytes / unit..((block + 1) * block_bytes).div_ceil(unit)
+            };
+            let (mut random, mut used) = (Random::new(seed), BTreeSet::new());
+            let backed = |used: &BTreeSet<usize>| -> BTreeSet<usize> {
+                used.iter().flat_map(|block| units(*block)).collect()
+            };
+            for round in 0..1500 {
+                // It fills, and then empties.
+                if random.index(1500) > round {
+                    let has = backed(&used);
+                    let mut free = (0..max).filter(|block| !used.contains(block));
+                    let lowest = free.clone().next();
+                    let backed = free.find(|block| units(*block).all(|unit| has.contains(&unit)));
+                    let Some(expected) = backed.or(lowest) else {
+                        continue;
+                    };
+                    assert_eq!(pool.alloc(stream), Ok(expected));
+                    used.insert(expected);
+                } else if let Some(block) = used.iter().nth(random.index(used.len().max(1))) {
+                    let block = *block;
+                    pool.free(stream, block).unwrap();
+                    used.remove(&block);
+                }
+                if round % 100 == 99 {
+                    for BlockMove { from, to } in pool.compact(stream) {
+                        assert!(to < from && used.insert(to) && used.remove(&from));
+                        pool.free(stream, from).unwrap();
+                    }
+                }
+                let committed = backed(&used).len() * unit;
+                assert_eq!(
+                    (pool.len(), pool.committed_bytes()),
+                    (used.len(), committed as u64)
+                );
+            }
+            pool.clear(stream).unwrap();
+            assert_eq!((pool.len(), pool.committed_bytes()), (0, 0));
+        }
+    });
+}
+
+#[test]
+fn a_cache_that_is_cleared_asleep_needs_no_memory_to_wake() {
+    alone_and_clean(|_| {
+        let setup = Setup::new(1, DeviceConfig::new());
+        let stream = &setup.streams[0];
+        let weights = setup.alloc(0, 8 * MIB, 9);
+        let mut cache = setup.memory.block_pool(stream, MEBIBYTE, 64).unwrap();
+        let first = cache.alloc(stream).unwrap();
+        let address = |cache: &mut BlockPool| cache.get_mut(0).unwrap().device_ptr_mut(stream).0;
+        let base = address(&mut cache);
+        let capture = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        stream.begin_capture(capture).unwrap();
+        fill(stream, base, MIB, 77);
+        let graph = Graph::end_capture(stream).unwrap();
+        (1..48).for_each(|block| assert_eq!(cache.alloc(stream), Ok(block)));
+        setup.memory.sleep().unwrap();
+        // The other jobs leave room for the weights alone.
+        setup.memory.set_limit(8 * MIB);
+        assert!(setup.memory.wake().is_err());
+        assert_eq!(cache.alloc(stream), Err(DeviceAllocError::Asleep));
+        cache.clear(stream).unwrap();
+        assert_eq!(setup.memory.wake(), Ok(8 * MIB));
+        assert_eq!(setup.memory.pool_stats().pool_bytes, 8 * MIB);
+        assert_filled(stream, weights.addr().get(), 8 * MIB, 9);
+        assert!(cache.alloc(stream).is_err());
+        setup.memory.set_limit(64 * MIB);
+        assert_eq!(
+            (cache.alloc(stream), address(&mut cache)),
+            (Ok(first), base)
+        );
+        graph.launch(stream).unwrap();
+        assert_filled(stream, base, MIB, 77);
+        setup.free(0, weights);
     });
 }
 

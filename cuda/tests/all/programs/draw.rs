@@ -382,7 +382,7 @@ impl Draw {
         let (name, stream) = (self.of(&["r0", "r1", "r2"]), self.stream());
         let first = self.random.index(UNITS);
         let count = 1 + self.random.index((UNITS - first).min(4));
-        match self.random.index(8) {
+        match self.random.index(9) {
             0 => {
                 let value = self.byte();
                 self.next = vec![format!("commit {name} {stream} {first} {count} {value}")];
@@ -390,6 +390,7 @@ impl Draw {
             }
             1..=3 => format!("commit {name} {stream} {first} {count} {}", self.byte()),
             4..=6 => format!("decommit {name} {stream} {first} {count}"),
+            7 => format!("lend {name} {first}"),
             _ => format!("drop {name}"),
         }
     }

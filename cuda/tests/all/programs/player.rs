@@ -396,6 +396,6 @@ fn said(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
 
 /// Returns whether an error is a lack of memory, which a drawn program expects.
 pub(crate) fn is_short(error: &DeviceAllocError) -> bool {
-    use DeviceAllocError::{Budget, Memory};
-    matches!(error, Memory { .. } | Budget(_))
+    use DeviceAllocError::{Budget, Memory, Recalled};
+    matches!(error, Memory { .. } | Budget(_) | Recalled { .. })
 }

@@ -60,8 +60,23 @@ impl Reserved {
         Ok(())
     }
 
+    /// Checks that what is lent is what is committed beyond the guarantee, and that no more than that is recalled.
+    fn check_loan(&self) -> Outcome {
+        let (buffer, loan) = (&self.buffer, self.buffer.loan());
+        let beyond = buffer
+            .committed_bytes()
+            .saturating_sub(loan.guaranteed_bytes());
+        match (loan.lent_bytes(), loan.recalled_bytes()) {
+            (lent, recalled) if lent == beyond && recalled <= lent => Ok(()),
+            wrong => {
+                Err(format!("{wrong:?} lent and recalled, {beyond} beyond the guarantee").into())
+            }
+        }
+    }
+
     /// Checks every unit, in the order of a stream.
     pub(crate) fn check(&self, queue: &CudaStream) -> Outcome {
+        self.check_loan()?;
         for (unit, (commits, value)) in self.units.into_iter().enumerate() {
             for range in ends(unit) {
                 let view = self.buffer.get(range);
@@ -125,6 +140,17 @@ impl Player {
         self.things
             .insert(name.to_owned(), Thing::Reserved(reserved));
         outcome
+    }
+
+    /// `lend NAME UNITS`: guarantees so many units, and lends the others.
+    pub(crate) fn lend(&mut self, words: &mut Words<'_>) -> Outcome {
+        let name = words.next()?;
+        let guaranteed = words.number()? * UNIT as u64;
+        let Some(Thing::Reserved(reserved)) = self.things.get(name) else {
+            return Err(Missing("the reserved buffer").into());
+        };
+        reserved.buffer.loan().set_guaranteed_bytes(guaranteed);
+        reserved.check_loan()
     }
 
     /// `decommit NAME STREAM FIRST COUNT`: undoes a commit of units.

@@ -64,6 +64,7 @@ impl Player {
             "reserve" => self.reserve(words),
             "commit" => self.commit(words),
             "decommit" => self.decommit(words),
+            "lend" => self.lend(words),
             "put" => self.put_buffer(words),
             "value" => self.value(words),
             "peek" => self.peek(words),
