@@ -43,6 +43,7 @@ impl StatusFile {
             held_bytes: here.held_bytes,
             deferred_bytes: here.deferred_bytes,
             wanted_bytes: here.wanted_bytes.unwrap_or(u64::MAX),
+            guaranteed_bytes: here.guaranteed_bytes,
             sleep: sleep.filter(can_sleep).map(|sleep| sleep.state),
             wake_bytes: sleep.map_or(0, |sleep| sleep.wake_bytes),
         })

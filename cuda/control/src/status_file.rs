@@ -193,6 +193,13 @@ pub struct GpuLimit {
     /// Bytes that the job would like to hold; absent if it does not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted_bytes: Option<u64>,
+    /// Bytes that the job does not give back on request, whether it holds them already or not; absent if it gives
+    /// nothing back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guaranteed_bytes: Option<u64>,
+    /// Bytes that the job holds and gives back on request.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lent_bytes: u64,
     #[serde(flatten)]
     other: Map<String, Value>,
 }
@@ -276,6 +283,14 @@ impl GpuStatus {
             other: Map::new(),
         }
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 fn unknown() -> i64 {

@@ -12,7 +12,7 @@ use larder_core::sync::{AtomicU64, Ordering};
 use crate::DeviceAllocator;
 use crate::device::WeakDevice;
 use crate::driver::locked;
-use crate::limits::{LimitWatch, LimitedPool};
+use crate::limits::{LimitWatch, LimitedPool, LoanSums};
 
 pub(super) type Adjusted = Result<Adjustment, NoDevice>;
 
@@ -222,11 +222,12 @@ impl ManagedPools {
         self.each(held).into_iter().sum()
     }
 
-    /// Returns the GPU and the limit of each allocator, and the bytes that it holds.
-    pub(super) fn limits(&self) -> Vec<(BusId, u64, u64)> {
+    /// Returns the GPU and the limit of each allocator, the bytes that it holds, and its loans.
+    pub(super) fn limits(&self) -> Vec<(BusId, u64, u64, LoanSums)> {
         self.each(|pool, device| {
             let limit_bytes = device.limit_bytes();
-            Some((pool.gpu, limit_bytes, device.pool_stats().pool_bytes))
+            let held_bytes = device.pool_stats().pool_bytes;
+            Some((pool.gpu, limit_bytes, held_bytes, device.node().loan_sums()))
         })
     }
 

@@ -1,11 +1,12 @@
 //! The status of a job, and when it is written.
 
 use core::fmt;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use larder_control::{FileError, JobStatus, Statistics, replace_whole};
+use larder_control::{BusId, FileError, JobStatus, Statistics, replace_whole};
 use larder_core::sync::Ordering;
 
 use super::JobShared;
@@ -76,16 +77,28 @@ impl JobShared {
         job.written_at_unix_ms = now.map_or(0, |now| now.as_millis() as u64);
         let wanted_bytes = self.wanted_bytes();
         let add = |sum: &mut u64, bytes| *sum = sum.saturating_add(bytes);
-        for (gpu, limit_bytes, held_bytes) in self.managed.limits() {
+        let mut lendable: BTreeMap<BusId, u64> = BTreeMap::new();
+        for (gpu, limit_bytes, held_bytes, loans) in self.managed.limits() {
             let deferred_bytes = held_bytes.saturating_sub(limit_bytes);
             let here = job.gpus.entry(gpu).or_default();
             add(&mut here.limit_bytes, limit_bytes);
             add(&mut here.held_bytes, held_bytes);
             add(&mut here.deferred_bytes, deferred_bytes);
+            add(&mut here.lent_bytes, loans.lent_bytes);
+            let kept = held_bytes.saturating_sub(loans.lent_bytes);
+            let guaranteed = here.guaranteed_bytes.get_or_insert(0);
+            add(guaranteed, kept.saturating_add(loans.unused_bytes));
+            add(lendable.entry(gpu).or_default(), loans.lendable_bytes);
             here.wanted_bytes = wanted_bytes;
             add(&mut job.limit_bytes, limit_bytes);
             add(&mut job.held_bytes, held_bytes);
             add(&mut job.deferred_bytes, deferred_bytes);
+        }
+        for (gpu, here) in &mut job.gpus {
+            let lendable_bytes = lendable.get(gpu).copied().unwrap_or(0);
+            let wanted = wanted_bytes.map_or(0, |bytes| bytes.saturating_sub(lendable_bytes));
+            let guaranteed = here.guaranteed_bytes.map(|bytes| bytes.max(wanted));
+            here.guaranteed_bytes = guaranteed.filter(|_| lendable_bytes > 0);
         }
         job
     }

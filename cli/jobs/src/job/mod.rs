@@ -5,6 +5,7 @@
     reason = "a buffer that is not filled is unsafe to make; its ends are written before they are read"
 )]
 mod blocks;
+mod cache;
 mod play;
 mod script;
 mod status;
@@ -72,6 +73,14 @@ pub struct JobArgs {
     /// The initial limit; by default 0 with a control file, and none without
     #[arg(long, value_name = "N", value_parser = parse_limit)]
     limit: Option<u64>,
+
+    /// Bytes of a cache that the job fills beside the traces while its limit allows
+    #[arg(long, value_name = "N", default_value = "0", value_parser = parse_limit)]
+    cache: u64,
+
+    /// The part of the cache that the job does not give back for the memory of other jobs
+    #[arg(long, value_name = "N", default_value = "0", value_parser = parse_limit)]
+    guaranteed: u64,
 
     /// The memory for blocks that do not fit the limit
     #[arg(long, value_name = "WHAT", default_value = "pinned")]

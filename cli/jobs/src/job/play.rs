@@ -19,6 +19,7 @@ use larder_trace::Event;
 use serde::Serialize;
 
 use super::blocks::JobBlocks;
+use super::cache::JobCache;
 use super::script::JobScript;
 use super::{Host, JobArgs, status};
 use crate::complain;
@@ -46,6 +47,9 @@ pub(super) struct Figures {
     /// Maximum bytes held from the device, and maximum limit, at the end of a run.
     pub(super) peak_held_bytes: u64,
     pub(super) peak_limit_bytes: u64,
+    /// Maximum bytes of the cache at the end of a run, and bytes of it given back when they were recalled.
+    pub(super) peak_cache_bytes: u64,
+    pub(super) cache_returned_bytes: u64,
     /// The hash of all bytes that were read, in the order of the frees.
     pub(super) digest: String,
     pub(super) seconds: f64,
@@ -70,7 +74,7 @@ pub(super) fn play(
     let name = config.name.clone();
     let job = Arc::new(Job::new(config)?);
     if let Some(first) = scripts.first() {
-        job.want(first.wanted_bytes());
+        job.want(first.wanted_bytes().saturating_add(args.cache));
     }
     job.manage_vmem(&memory)?;
     let (end, ended) = mpsc::channel();
@@ -88,7 +92,11 @@ pub(super) fn play(
         ));
     }
     let blocks = JobBlocks::new(&memory, &stream, job.pacer());
-    let figures = status::watched(&job, || play_all(args, scripts, &job, blocks, &ended));
+    let (device, cache_bytes) = (memory.device(), args.cache);
+    let cache = JobCache::new(device, &stream, cache_bytes, args.guaranteed)?;
+    let figures = status::watched(&job, || {
+        play_all(args, scripts, &job, blocks, cache, &ended)
+    });
     end_here(job);
     Ok(Figures {
         name,
@@ -111,6 +119,7 @@ fn play_all(
     scripts: &[JobScript],
     job: &Job,
     mut blocks: JobBlocks<'_>,
+    mut cache: JobCache<'_>,
     ended: &Receiver<()>,
 ) -> Result<Figures, Box<dyn Error>> {
     let start = Instant::now();
@@ -130,7 +139,7 @@ fn play_all(
         if ended.try_recv().is_ok() {
             break;
         }
-        job.want(script.wanted_bytes());
+        job.want(script.wanted_bytes().saturating_add(args.cache));
         if args.host == Host::None && blocks.wait_for(script.wanted_bytes(), job, ended) {
             break;
         }
@@ -141,10 +150,12 @@ fn play_all(
             let (played, _) = ran.map_err(|error| format!("the end of a run failed: {error}"))?;
             played?;
             blocks.end_run();
+            cache.end_run(&mut blocks.figures)?;
         }
         blocks.free_all()?;
         blocks.figures.passes += 1;
     }
+    cache.end(&mut blocks.figures)?;
     Ok(blocks.into_figures())
 }
 

@@ -225,6 +225,74 @@ fn memory_moves_between_two_jobs_at_work_and_their_sum_never_exceeds_the_total()
 }
 
 #[test]
+fn a_cache_is_lent_to_a_job_until_another_one_wants_the_memory_for_itself() {
+    let device_bytes = 4 * TOTAL;
+    let machine = Machine::new(device_bytes);
+    let meter = Meter::new(&machine.ledger(), device_bytes);
+    let small = machine.file("small.trace", &trace(2, MIB / 2, 3));
+    let wide = machine.file("wide.trace", &trace(20, 2 * MIB, 12));
+    let mut coordinator = coordinate(&machine);
+    // The cache has the higher priority, but most of it is lent.
+    let mut cache = machine.job(
+        "cache",
+        &[
+            &small,
+            "--priority",
+            "9",
+            "--passes",
+            "1000000",
+            "--cache",
+            "60MiB",
+            "--guaranteed",
+            "8MiB",
+        ],
+    );
+    let (mut max, mut is_over) = (0, false);
+    let mut until = |what: &str, mut is_so: Box<dyn FnMut() -> bool + '_>| {
+        wait(what, || {
+            let used = meter.used_bytes();
+            max = used.max(max);
+            is_over |= used > TOTAL;
+            is_so()
+        });
+    };
+    let held = |job: &str| {
+        figures(&coordinator, job)["held_bytes"]
+            .as_u64()
+            .unwrap_or(0)
+    };
+    until(
+        "the cache to fill",
+        Box::new(|| held("cache") > TOTAL * 3 / 4),
+    );
+    let mut work = machine.job("work", &[&wide, "--priority", "1", "--passes", "100000"]);
+    until(
+        "the cache's memory to serve the work",
+        Box::new(|| held("work") > TOTAL / 2 && held("cache") < TOTAL / 2),
+    );
+    work.terminate();
+    until("the end of the work", Box::new(|| !work.is_running()));
+    until(
+        "the cache to fill again",
+        Box::new(|| held("cache") > TOTAL * 3 / 4),
+    );
+    cache.terminate();
+    until("the end of the cache", Box::new(|| !cache.is_running()));
+    coordinator.terminate();
+    coordinator.end();
+    assert!(!is_over, "{max} bytes of {TOTAL}");
+    let (work, cache) = (work.end(), cache.end());
+    assert_eq!(
+        (&work["wrong_bytes"], &cache["wrong_bytes"]),
+        (&0.into(), &0.into())
+    );
+    assert!(
+        cache["cache_returned_bytes"].as_u64().unwrap() >= TOTAL / 4,
+        "{cache}"
+    );
+}
+
+#[test]
 fn on_a_device_of_just_the_total_nobody_fails() {
     let machine = Machine::new(TOTAL);
     two_jobs(&machine, || ());

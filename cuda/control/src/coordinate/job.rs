@@ -27,10 +27,10 @@ pub(super) struct CoordinatedJob {
     held: u64,
     /// Bytes that the job held at its last report.
     held_asleep: u64,
-    /// Bytes that the job wants. A decrease in demand counts only after a while.
-    pub(super) want: u64,
-    /// A decrease in demand that has not yet lasted long enough.
-    lower_want: Option<LowerWant>,
+    /// Bytes that the job wants.
+    want: Demand,
+    /// Bytes that the job wants and does not give back on request.
+    guaranteed: Demand,
     /// The job's answer, if it set a limit other than the last one sent.
     answer: Option<OwnLimit>,
     pub(super) perf: PerfControl,
@@ -62,11 +62,51 @@ struct OwnLimit {
     at: Duration,
 }
 
+/// Bytes that a job wants. A decrease counts only after a while.
+#[derive(Clone, Copy, Debug)]
+struct Demand {
+    bytes: u64,
+    /// A decrease that has not yet lasted long enough.
+    lower: Option<LowerWant>,
+}
+
 /// The time since which a job has wanted less, and the most that it has wanted since then.
 #[derive(Clone, Copy, Debug)]
 struct LowerWant {
     since: Duration,
     max: u64,
+}
+
+impl Demand {
+    const NONE: Self = Self {
+        bytes: 0,
+        lower: None,
+    };
+
+    /// Accepts an increase immediately, and records a decrease. Returns whether the demand has increased.
+    fn report(&mut self, wanted: u64, now: Duration) -> bool {
+        if wanted >= self.bytes {
+            let has_increased = wanted > self.bytes;
+            (self.bytes, self.lower) = (wanted, None);
+            return has_increased;
+        }
+        let lower = self.lower.get_or_insert(LowerWant {
+            since: now,
+            max: wanted,
+        });
+        lower.max = lower.max.max(wanted);
+        false
+    }
+
+    /// Accepts a decrease that has lasted for `calm`. Returns whether it has.
+    fn settle(&mut self, now: Duration, calm: Duration) -> bool {
+        let lasted = |lower: &LowerWant| now.saturating_sub(lower.since) >= calm;
+        let Some(lower) = self.lower.take_if(|lower| lasted(lower)) else {
+            return false;
+        };
+        self.bytes = lower.max;
+        true
+    }
 }
 
 impl CoordinatedJob {
@@ -83,8 +123,8 @@ impl CoordinatedJob {
             limit: may_hold,
             held: 0,
             held_asleep: may_hold,
-            want: 0,
-            lower_want: None,
+            want: Demand::NONE,
+            guaranteed: Demand::NONE,
             answer: None,
             perf: PerfControl::FULL,
             turn: JobTurn {
@@ -131,11 +171,14 @@ impl CoordinatedJob {
         }
         self.confirmed = report.version;
         self.sleeps(&report, now);
-        let wanted = report
-            .wanted_bytes
-            .checked_next_multiple_of(step.max(1))
-            .unwrap_or(u64::MAX);
-        self.wants(wanted, now);
+        let whole = |bytes: u64| bytes.checked_next_multiple_of(step.max(1));
+        let wanted = whole(report.wanted_bytes).unwrap_or(u64::MAX);
+        if self.want.report(wanted, now) {
+            // The demand has changed, so the job may now answer a limit differently.
+            self.answer = None;
+        }
+        let guaranteed = report.guaranteed_bytes.and_then(whole);
+        self.guaranteed.report(guaranteed.unwrap_or(u64::MAX), now);
         match self.charge().saturating_sub(allowed) {
             0 => Ok(()),
             _ if is_anothers => Ok(()),
@@ -213,24 +256,6 @@ impl CoordinatedJob {
         Some(Command::SetAsleep { job, asleep })
     }
 
-    /// Accepts an increase in demand immediately, and records a decrease.
-    fn wants(&mut self, wanted: u64, now: Duration) {
-        if wanted >= self.want {
-            if wanted > self.want {
-                // The demand has changed, so the job may now answer a limit differently.
-                self.answer = None;
-            }
-            self.want = wanted;
-            self.lower_want = None;
-            return;
-        }
-        let lower = self.lower_want.get_or_insert(LowerWant {
-            since: now,
-            max: wanted,
-        });
-        lower.max = lower.max.max(wanted);
-    }
-
     /// Accepts a decrease in demand that has lasted for `calm`, and forgets a refusal after the same time.
     pub(super) fn settle(&mut self, now: Duration, calm: Duration) {
         if let Some(answer) = self.answer
@@ -239,13 +264,14 @@ impl CoordinatedJob {
         {
             self.answer = None;
         }
-        if let Some(lower) = self.lower_want
-            && now.saturating_sub(lower.since) >= calm
-        {
-            self.want = lower.max;
-            self.lower_want = None;
+        if self.want.settle(now, calm) {
             self.answer = None;
         }
+        self.guaranteed.settle(now, calm);
+    }
+
+    pub(super) const fn wants_memory(&self) -> bool {
+        self.want.bytes > 0
     }
 
     pub(super) const fn is_confirmed(&self) -> bool {
@@ -296,6 +322,7 @@ impl CoordinatedJob {
             Seat::In => {
                 let mut want = self.full_want();
                 want.want = want.want.max(self.turn.wake_bytes);
+                want.guaranteed = want.guaranteed.max(self.turn.wake_bytes);
                 want
             }
             Seat::Leaving | Seat::Out => Want {
@@ -303,6 +330,7 @@ impl CoordinatedJob {
                 floor: 0,
                 min: 0,
                 want: 0,
+                guaranteed: 0,
             },
         }
     }
@@ -320,7 +348,8 @@ impl CoordinatedJob {
             priority: self.policy.priority,
             floor,
             min,
-            want: self.want.max(min).min(max),
+            want: self.want.bytes.max(min).min(max),
+            guaranteed: self.guaranteed.bytes,
         }
     }
 

@@ -68,6 +68,9 @@ pub struct JobReport {
     pub deferred_bytes: u64,
     /// Bytes that the job would like to hold.
     pub wanted_bytes: u64,
+    /// Bytes that the job does not give back on request; those that it wants beyond them come after what the other
+    /// jobs want for themselves. With `None`, the job gives nothing back.
+    pub guaranteed_bytes: Option<u64>,
     /// Whether the job sleeps; `None` if it does not support sleep, or cannot sleep now.
     pub sleep: Option<SleepState>,
     /// Bytes that a sleeping job needs to wake.
@@ -397,7 +400,7 @@ impl Coordinator {
         let busiest = self
             .jobs
             .iter()
-            .filter(|job| job.want > 0 && job.seat() == Seat::In)
+            .filter(|job| job.wants_memory() && job.seat() == Seat::In)
             .map(|job| job.policy.priority)
             .max();
         for job in &mut self.jobs {

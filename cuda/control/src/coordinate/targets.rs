@@ -1,9 +1,10 @@
 //! The memory that each job would have if memory could move instantly.
 //!
 //! Each job first gets its floor, and then the memory that it refused to release. The rest goes to the jobs
-//! with the highest priority, up to the bytes that they want, and then to those with the next priority. Jobs
-//! with the same priority get equal amounts above their floors, up to the bytes that each wants (max-min
-//! fairness).
+//! with the highest priority, up to the bytes that they want and do not give back on request, and then to those
+//! with the next priority. What is left after that goes to the jobs in the same order, up to all bytes that they
+//! want. Jobs with the same priority get equal amounts above their floors, up to the bytes that each wants
+//! (max-min fairness).
 
 /// A job's demand: the minimum and the maximum that it should get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,6 +16,8 @@ pub(super) struct Want {
     pub(super) min: u64,
     /// Bytes that the job wants; at least `min`.
     pub(super) want: u64,
+    /// The part of `want` that the job does not give back on request.
+    pub(super) guaranteed: u64,
 }
 
 /// Returns the limits that the jobs should have. If the floors fit in `total`, so do the limits. O(jobs
@@ -34,6 +37,15 @@ pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
         *target += more;
         left -= more;
     }
+    share(&mut targets, &mut left, wants, |want| {
+        want.guaranteed.min(want.want)
+    });
+    share(&mut targets, &mut left, wants, |want| want.want);
+    targets
+}
+
+/// Divides what is left among the jobs, up to a number of bytes for each.
+fn share(targets: &mut [u64], left: &mut u64, wants: &[Want], most: impl Fn(&Want) -> u64) {
     let mut order: Vec<_> = (0..wants.len()).collect();
     // Within a priority, the jobs that want the least above their floors come first, so that the others divide
     // the rest.
@@ -41,7 +53,7 @@ pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
         let want = &wants[index];
         (
             core::cmp::Reverse(want.priority),
-            want.want - want.floor,
+            most(want).saturating_sub(targets[index]),
             index,
         )
     });
@@ -50,12 +62,11 @@ pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
         let equals = order[place..]
             .iter()
             .take_while(|&&other| wants[other].priority == want.priority);
-        let share = left / equals.count() as u64;
-        let more = want.want.saturating_sub(targets[index]).min(share);
+        let share = *left / equals.count() as u64;
+        let more = most(want).saturating_sub(targets[index]).min(share);
         targets[index] += more;
-        left -= more;
+        *left -= more;
     }
-    targets
 }
 
 #[cfg(test)]
@@ -69,7 +80,21 @@ mod tests {
             floor,
             min,
             want,
+            guaranteed: want,
         }
+    }
+
+    #[test]
+    fn what_is_lent_comes_after_what_every_job_wants_for_itself() {
+        let lent = |priority, guaranteed, all| Want {
+            guaranteed,
+            ..want(priority, 0, all)
+        };
+        assert_eq!(targets(100, &[lent(9, 20, 90), want(1, 0, 50)]), [50, 50]);
+        assert_eq!(targets(100, &[lent(9, 20, 90), lent(1, 0, 50)]), [90, 10]);
+        assert_eq!(targets(100, &[lent(1, 30, 90), lent(1, 30, 90)]), [50, 50]);
+        assert_eq!(targets(100, &[lent(1, 10, 90), lent(1, 40, 90)]), [35, 65]);
+        assert_eq!(targets(100, &[lent(1, 200, 40), want(1, 0, 90)]), [40, 60]);
     }
 
     #[test]

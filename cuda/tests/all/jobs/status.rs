@@ -102,6 +102,43 @@ fn what_the_job_wants_and_the_share_in_force_stand_in_the_next_status() {
 }
 
 #[test]
+fn what_is_lent_and_what_is_not_stand_in_the_status() {
+    with_job(|rig| {
+        let here = |rig: &super::Rig| rig.larder().gpus[&gpu()].clone();
+        let mut cache = rig
+            .memory
+            .reserve::<u8>(&rig.stream, 12 * MIB as usize)
+            .unwrap();
+        let block = rig.memory.alloc(&rig.stream, 4 * MIB).unwrap();
+        rig.job.poll();
+        assert_eq!(
+            (here(rig).guaranteed_bytes, here(rig).lent_bytes),
+            (None, 0)
+        );
+        cache.loan().set_guaranteed_bytes(2 * MIB);
+        // SAFETY: bytes of any value.
+        unsafe { cache.commit(&rig.stream, 0..6 * MIB as usize) }.unwrap();
+        rig.job.want(0);
+        rig.job.poll();
+        assert_eq!(
+            (here(rig).guaranteed_bytes, here(rig).lent_bytes),
+            (Some(6 * MIB), 4 * MIB)
+        );
+        cache.decommit(&rig.stream, 0..6 * MIB as usize).unwrap();
+        rig.memory.release(u64::MAX);
+        rig.job.want(20 * MIB);
+        rig.job.poll();
+        // Of 20 MiB the cache would lend 10.
+        assert_eq!(
+            (here(rig).guaranteed_bytes, here(rig).lent_bytes),
+            (Some(10 * MIB), 0)
+        );
+        assert_eq!(rig.report().guaranteed_bytes, Some(10 * MIB));
+        rig.memory.free(&rig.stream, block).unwrap();
+    });
+}
+
+#[test]
 fn a_status_that_cannot_be_written_is_a_warning_and_the_next_one_is_written() {
     let folder = Folder::new();
     let mut config = by_hand(&folder);

@@ -60,6 +60,8 @@ struct Job {
     limit: u64,
     held: u64,
     wanted: u64,
+    /// The part of `wanted` that the job does not give back.
+    guaranteed: Option<u64>,
     /// The version and the limit on their way to the job.
     sent: Option<(u64, u64)>,
     /// Reports on their way to the coordinator.
@@ -74,8 +76,14 @@ impl Job {
             held_bytes: self.held,
             deferred_bytes: self.held.saturating_sub(self.limit),
             wanted_bytes: self.wanted,
+            guaranteed_bytes: self.guaranteed,
             ..JobReport::default()
         }
+    }
+
+    /// Returns the bytes that the job wants and does not give back.
+    fn kept(&self) -> u64 {
+        self.guaranteed.unwrap_or(u64::MAX).min(self.wanted)
     }
 
     fn read(&mut self) {
@@ -141,6 +149,7 @@ impl World {
             limit: 0,
             held: 0,
             wanted: 0,
+            guaranteed: None,
             sent: None,
             reports: VecDeque::new(),
         });
@@ -245,6 +254,33 @@ fn memory_goes_from_one_job_to_another_only_after_it_has_gone() {
     world.jobs[1].read();
     world.report(1).unwrap();
     assert_eq!(world.decide().0, [(1, 70)]);
+}
+
+#[test]
+fn lent_memory_goes_to_whoever_wants_memory_for_itself_and_comes_back() {
+    // A cache of high priority, of which 20 are guaranteed, and a job that wants nothing yet.
+    let mut world = World::of(100, 1, &[(9, 90), (1, 0)]);
+    world.jobs[0].guaranteed = Some(20);
+    world.settle(seconds(0));
+    assert_eq!(world.limits(), [90, 0]);
+    world.jobs[1].wanted = 60;
+    world.settle(seconds(1));
+    assert_eq!(world.limits(), [40, 60]);
+    // The cache needs more for itself.
+    world.jobs[0].guaranteed = Some(70);
+    world.settle(seconds(2));
+    assert_eq!(world.limits(), [70, 30]);
+    // A guarantee that is lowered counts after a while, as a want does.
+    world.jobs[0].guaranteed = Some(20);
+    world.settle(seconds(3));
+    assert_eq!(world.limits(), [70, 30]);
+    world.settle(seconds(3) + CALM);
+    assert_eq!(world.limits(), [40, 60]);
+    world.jobs[1].wanted = 0;
+    for round in 1..3 {
+        world.settle(seconds(4) + CALM * 2 * round);
+    }
+    assert_eq!(world.limits(), [90, 10]);
 }
 
 #[test]

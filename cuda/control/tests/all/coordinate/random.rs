@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_model::Random;
 
-use super::{CALM, JobReport, Manner, World, coordinator, policy};
+use super::{CALM, Job, JobReport, Manner, World, coordinator, policy};
 
 /// Returns a random number of a random size.
 fn any(random: &mut Random) -> u64 {
@@ -94,8 +94,14 @@ impl Drawn {
         }
         match random.below(32) {
             0 => job.alive = false,
-            1..4 if self.kind == Kind::Honest => job.wanted = random.below(world.total * 2),
-            1..4 => job.wanted = any(random),
+            1..4 if self.kind == Kind::Honest => {
+                job.wanted = random.below(world.total * 2);
+                job.guaranteed = (random.below(2) == 0).then(|| random.below(world.total * 2));
+            }
+            1..4 => {
+                job.wanted = any(random);
+                job.guaranteed = (random.below(2) == 0).then(|| any(random));
+            }
             4..12 => job.read(),
             12..15 => job.live(),
             15..18 if job.held < job.limit => {
@@ -109,6 +115,7 @@ impl Drawn {
                     held_bytes: any(random),
                     deferred_bytes: any(random),
                     wanted_bytes: any(random),
+                    guaranteed_bytes: Some(any(random)),
                     ..JobReport::default()
                 };
                 job.reports.push_back(report);
@@ -161,14 +168,15 @@ impl Drawn {
         }
     }
 
-    /// Checks that no job lacks memory that one of lower priority has above its floor and does not hold.
+    /// Checks that no job lacks memory, of that which it does not give back, that one of lower priority has above its
+    /// floor and does not hold.
     fn check_spare(&self) {
         for low in &self.world.jobs {
             let kept = low.held.max(low.policy.floor_bytes);
             let spare = low.limit.saturating_sub(kept);
             for high in &self.world.jobs {
                 let may_have_more = !matches!(high.manner, Manner::Cuts(_));
-                let lacks = high.wanted.saturating_sub(high.limit);
+                let lacks = high.kept().saturating_sub(high.limit);
                 assert!(
                     high.policy.priority <= low.policy.priority
                         || !may_have_more
@@ -186,16 +194,21 @@ impl Drawn {
         by_priority.sort_by_key(|job| std::cmp::Reverse(job.policy.priority));
         let floors: u64 = by_priority.iter().map(|job| job.policy.floor_bytes).sum();
         let mut left = self.world.total - floors;
-        for job in by_priority {
-            let floor = job.policy.floor_bytes;
-            let more = job.wanted.saturating_sub(floor).min(left);
-            assert!(
-                job.limit >= floor + more,
-                "{job:?} should have {}",
-                floor + more
-            );
-            // Wants are rounded up to steps of less than 20 bytes.
-            left = left.saturating_sub(more + 20);
+        let mut shares: Vec<u64> = by_priority
+            .iter()
+            .map(|job| job.policy.floor_bytes)
+            .collect();
+        // First what the jobs do not give back, then the rest.
+        for most in [Job::kept, |job: &Job| job.wanted] {
+            for (share, job) in shares.iter_mut().zip(&by_priority) {
+                let more = most(job).saturating_sub(*share).min(left);
+                *share += more;
+                // Wants are rounded up to steps of less than 20 bytes.
+                left = left.saturating_sub(more + 20);
+            }
+        }
+        for (share, job) in shares.into_iter().zip(by_priority) {
+            assert!(job.limit >= share, "{job:?} should have {share}");
         }
     }
 }

@@ -75,7 +75,7 @@ impl Sleeper {
             deferred_bytes: 0,
             wanted_bytes: self.wanted,
             sleep: (!complains).then_some(self.phase),
-            wake_bytes: 0,
+            ..JobReport::default()
         };
     }
 
