@@ -122,6 +122,13 @@ impl<T> ReservedBuffer<T> {
         self.buffer.len()
     }
 
+    /// Returns the address of the first value, which never changes; 0 for a buffer of no bytes. Work to which it is
+    /// passed accesses committed values only, and the program orders it: it is not noted as a use.
+    pub fn address(&self) -> u64 {
+        let reservation = self.reservation.as_ref();
+        reservation.map_or(0, |own| own.range().start().get())
+    }
+
     /// Returns the stream in whose order the memory is decommitted when the buffer is dropped.
     pub const fn stream(&self) -> &Arc<CudaStream> {
         self.buffer.stream()

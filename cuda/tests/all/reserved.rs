@@ -23,7 +23,8 @@ const RESERVED: usize = 2 << 30;
 fn base(buffer: &ReservedBuffer<u8>) -> u64 {
     // SAFETY: only the address is used.
     let (whole, stream) = (unsafe { buffer.whole() }, buffer.stream());
-    whole.device_ptr(stream).0
+    assert_eq!(whole.device_ptr(stream).0, buffer.address());
+    buffer.address()
 }
 
 impl Setup {
