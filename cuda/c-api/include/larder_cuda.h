@@ -10,7 +10,8 @@
  * one stream. The per-thread default stream may be used; a free on it waits for the device, and is refused while a
  * known stream is being captured. All other streams must belong to the device's primary context, as streams of the
  * CUDA runtime do: allocations, steps and windows refuse streams of another context, even of a green context, and
- * frees wait for such streams on the host. The driver is queried once, when a stream is first used here.
+ * frees wait for such streams on the host. Reserving and committing are like allocations here, and decommitting is like
+ * a free. The driver is queried once, when a stream is first used here.
  *
  * Errors. larder_cuda_last_error returns the text of a refusal. A refused free keeps the block; the first refused
  * free is reported on stderr.
@@ -44,6 +45,7 @@ extern "C" {
 #endif
 
 struct CUstream_st;
+struct DLManagedTensor; /* dlpack.h */
 
 /* Allocates memory, at a multiple of 256 bytes, for work that is queued on the stream from now on. Returns null for
  * a size of 0 and for a refusal. */
@@ -64,7 +66,7 @@ void larder_cuda_free(void *block, ssize_t size, int device, struct CUstream_st 
  * queued on it at the free. */
 void larder_cuda_record_stream(void *block, struct CUstream_st *stream);
 
-/* Forgets a stream, which the caller may then destroy. -1 if a step or a window uses it. */
+/* Forgets a stream, which the caller may then destroy. -1 if a step, a window or a reservation uses it. */
 int larder_cuda_forget_stream(int device, struct CUstream_st *stream);
 
 /* For cupy.cuda.CFunctionAllocator(param, malloc, free, owner): `param` is the stream of all allocations, null for
@@ -133,6 +135,40 @@ int larder_cuda_end_step(int device, struct CUstream_st *stream);
 uint64_t larder_cuda_open_window(int device, struct CUstream_st *stream, uint64_t bytes);
 int larder_cuda_close_window(uint64_t window);
 int larder_cuda_end_window(uint64_t window);
+
+/* Reservations: addresses that never change, with memory behind the committed parts only. So captured graphs, tensors
+ * and kernel arguments stay valid while a buffer grows and shrinks, and nothing is copied.
+ *
+ * Reserves addresses for `bytes` bytes, without memory and without a driver call. Writes the first address and the
+ * size of a unit, in bytes. Returns the reservation's number, or 0 for a refusal: too few addresses, or no virtual
+ * memory on this device. Memory comes and goes in units of whole pages: 1/1024 of the reservation, at least a page of
+ * 2 MiB. Reserved addresses count against no limit. */
+uint64_t larder_cuda_reserve(int device, struct CUstream_st *stream, uint64_t bytes, void **first,
+                             uint64_t *unit_bytes);
+
+/* Commits `bytes` bytes from `offset` on, for work that is queued on the stream from now on: all units that they touch
+ * get memory, with undefined contents. Commits of a unit are counted, so neighbours may share it. Costs one driver
+ * call, and up to three for each new unit; a unit whose memory is still idle costs none. Committed units count as
+ * memory in use, and against limits. As an allocation, a commit may wait for the limit of a job. Refused, with nothing
+ * changed: outside of the reservation, in a capture, and without memory; the text then begins with
+ * "CUDA out of memory.". */
+int larder_cuda_commit(uint64_t reservation, uint64_t offset, uint64_t bytes, struct CUstream_st *stream);
+
+/* Undoes a commit of `bytes` bytes from `offset` on. A unit without commits is idle memory of the device at once, and
+ * must not be used any more. Work that uses it must be queued on the stream, or be ordered before work that is already
+ * queued there. Refused, with nothing changed: where something is not committed, and in a capture. */
+int larder_cuda_decommit(uint64_t reservation, uint64_t offset, uint64_t bytes, struct CUstream_st *stream);
+
+/* Ends a reservation and frees its memory, in the order of the stream of larder_cuda_reserve. Work that uses the
+ * memory must be queued on that stream, or be ordered before work that is already queued there. Refused, with nothing
+ * changed: in a capture of that stream, and if there is a tensor of it. */
+int larder_cuda_unreserve(uint64_t reservation);
+
+/* Exports a reservation to another library, as a tensor of DLPack (without a version): all of its bytes, in one
+ * dimension, committed or not. From then on the reservation ends with the tensor, as by larder_cuda_unreserve, when
+ * the tensor's deleter is called, on any thread. If that is refused, the reservation stays, and the first such refusal
+ * is reported on stderr. Returns null for a refusal, such as for a second tensor. */
+struct DLManagedTensor *larder_cuda_reservation_tensor(uint64_t reservation);
 
 /* Tells the coordinator how much memory of each device the job wants. */
 int larder_cuda_want(uint64_t bytes);

@@ -216,11 +216,24 @@ impl DeviceState {
     /// Allocates a block for work that is queued on a stream from now on.
     pub(crate) fn alloc(&self, bytes: u64, handle: Handle) -> Result<u64, Refusal> {
         let stream = self.stream(handle)?;
+        let block = self.patiently(bytes, || self.memory.alloc(&stream, bytes))?;
+        let address = block.addr().get();
+        self.keep(block)?;
+        self.counts.allocations.fetch_add(1, Ordering::Relaxed);
+        Ok(address)
+    }
+
+    /// Requests memory until it is given, as long as a higher limit or the end of the job's sleep may help.
+    pub(crate) fn patiently<T>(
+        &self,
+        bytes: u64,
+        mut request: impl FnMut() -> Result<T, DeviceAllocError>,
+    ) -> Result<T, Refusal> {
         job::before_launch();
         let mut patience = job::Patience::default();
-        let block = loop {
-            let error = match self.memory.alloc(&stream, bytes) {
-                Ok(block) => break block,
+        loop {
+            let error = match request() {
+                Ok(given) => return Ok(given),
                 Err(error @ (DeviceAllocError::Memory { .. } | DeviceAllocError::Budget(_))) => {
                     error
                 }
@@ -236,11 +249,7 @@ impl DeviceState {
                     waited: patience.has_waited(),
                 });
             }
-        };
-        let address = block.addr().get();
-        self.keep(block)?;
-        self.counts.allocations.fetch_add(1, Ordering::Relaxed);
-        Ok(address)
+        }
     }
 
     /// Frees a block whose work is queued on the stream and on the streams that were recorded for the block.
@@ -298,7 +307,7 @@ impl DeviceState {
     ///
     /// # Errors
     /// If the driver refuses, or, for a per-thread default stream, while a known stream is being captured.
-    fn streams_still_used(
+    pub(crate) fn streams_still_used(
         &self,
         handles: impl Iterator<Item = Handle> + Clone,
     ) -> Result<Vec<Arc<CudaStream>>, DriverError> {

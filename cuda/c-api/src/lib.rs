@@ -14,9 +14,9 @@
 //!
 //! # Files
 //! `device` devices by number, their streams and blocks · `backing` when pages move · `memory` allocations
-//! and frees, with their callers' signatures · `throw` exceptions · `job` the control file · `step` steps and
-//! windows of captures · `report` counters, limits and JSON texts · `outcome` errors · `interpose` functions
-//! in front of the driver, if the library is preloaded
+//! and frees, with their callers' signatures · `reserved` reservations and their tensors · `throw` exceptions ·
+//! `job` the control file · `step` steps and windows of captures · `report` counters, limits and JSON texts ·
+//! `outcome` errors · `interpose` functions in front of the driver, if the library is preloaded
 
 #![cfg(unix)]
 
@@ -32,5 +32,6 @@ mod job;
 mod memory;
 mod outcome;
 mod report;
+mod reserved;
 mod step;
 mod throw;

@@ -17,12 +17,10 @@ fn alloc(size: isize, ordinal: c_int, stream: Handle) -> Result<u64, Refusal> {
     }
 }
 
-/// Converts an address to a pointer to the device's memory, or a refusal to null.
-fn pointer(address: Result<u64, Refusal>) -> *mut c_void {
+/// Converts an address to a pointer to the device's memory.
+pub(crate) const fn pointer(address: u64) -> *mut c_void {
     // Without provenance, since the host never dereferences device memory.
-    address.map_or(ptr::null_mut(), |address| {
-        ptr::without_provenance_mut(address as usize)
-    })
+    ptr::without_provenance_mut(address as usize)
 }
 
 /// Frees a block. The signatures of frees have no room for an error.
@@ -53,7 +51,7 @@ extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> 
     {
         say_once(&SAID, refused);
     }
-    pointer(given)
+    given.map_or(ptr::null_mut(), pointer)
 }
 
 /// Allocates for `torch.cuda.CUDAPluggableAllocator`, which does not check for null.

@@ -64,6 +64,20 @@ pub(crate) enum Refusal {
     NoStep,
     #[error("there is no such window: it has ended, or was never opened")]
     NoWindow,
+    #[error("there is no such reservation: it has ended, or was never made")]
+    NoReservation,
+    #[error("the reservation ends with its tensor: delete the tensor")]
+    HasTensor,
+    #[error(
+        "{bytes} bytes at {offset} are outside of the reservation, which has {reserved_bytes} bytes"
+    )]
+    Range {
+        offset: u64,
+        bytes: u64,
+        reserved_bytes: u64,
+    },
+    #[error("the reservation of the deleted tensor has not ended: {0}")]
+    Deleter(Box<Self>),
     #[error("{0} is not a fraction of a device's memory: pass a number from 0 to 1")]
     Fraction(f64),
     #[error("a null pointer was passed for {0}")]

@@ -9,4 +9,5 @@ mod header;
 mod interposed;
 mod jobs;
 mod python;
+mod reserved;
 mod sequence;
