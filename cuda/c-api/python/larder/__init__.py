@@ -31,10 +31,12 @@ from .memory import (
     step,
     want,
 )
+from .reserved import Reservation
 
 __all__ = [
     "Error",
     "OutOfMemoryError",
+    "Reservation",
     "empty_cache",
     "free",
     "malloc",

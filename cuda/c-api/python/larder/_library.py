@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from ctypes import c_char_p, c_double, c_int, c_size_t, c_ssize_t, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_size_t, c_ssize_t, c_uint64, c_void_p
 
 #: Name, type of the result, types of the arguments: as in include/larder_cuda.h.
 _FUNCTIONS = {
@@ -24,6 +24,11 @@ _FUNCTIONS = {
     "open_window": (c_uint64, [c_int, c_void_p, c_uint64]),
     "close_window": (c_int, [c_uint64]),
     "end_window": (c_int, [c_uint64]),
+    "reserve": (c_uint64, [c_int, c_void_p, c_uint64, POINTER(c_void_p), POINTER(c_uint64)]),
+    "commit": (c_int, [c_uint64, c_uint64, c_uint64, c_void_p]),
+    "decommit": (c_int, [c_uint64, c_uint64, c_uint64, c_void_p]),
+    "unreserve": (c_int, [c_uint64]),
+    "reservation_tensor": (c_void_p, [c_uint64]),
     "want": (c_int, [c_uint64]),
 }
 

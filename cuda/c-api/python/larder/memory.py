@@ -221,7 +221,8 @@ def want(wanted_bytes):
     check(library.larder_cuda_want(wanted_bytes))
 
 
-def _stream_handle(device, stream):
+def stream_handle(device, stream):
+    """Returns the handle of a stream: None is PyTorch's current stream, or the default stream."""
     if stream is None:
         torch = _torch()
         return torch.cuda.current_stream(device).cuda_stream if torch else 0
@@ -233,7 +234,7 @@ def step(device=None, stream=None):
     """Runs a step of a stream, by default the current one: a training step, a request. Repeated allocations get
     planned places. A process that is a job pauses and sleeps at the end of a step."""
     number = device_number(device)
-    handle = _stream_handle(number, stream)
+    handle = stream_handle(number, stream)
     check(library.larder_cuda_begin_step(number, handle))
     try:
         yield

@@ -5,11 +5,13 @@
 """
 
 import contextlib
+import math
 
 import torch
 
 from . import memory
 from ._library import address, check, error, library, path
+from .reserved import Reservation
 
 _enabled = None
 
@@ -95,3 +97,76 @@ def capture_window(size, stream):
         yield window
     finally:
         window.close()
+
+
+class GrowingTensor:
+    """A tensor that grows and shrinks at one address; see `growing`.
+
+    `tensor` has the shape for which there are addresses, `rows` is the number of its first rows that have memory.
+    """
+
+    def __init__(self, max_shape, dtype, device=None, stream=None):
+        max_shape = tuple(max_shape)
+        self._row_size = math.prod(max_shape[1:]) * dtype.itemsize
+        self._reservation = Reservation(max_shape[0] * self._row_size, device, stream)
+        self.tensor = torch.from_dlpack(self._reservation).view(dtype).view(max_shape)
+        self.rows = 0
+
+    def _committed_size(self, rows):
+        """Returns the size of the units that the first rows touch."""
+        unit_size, size = self._reservation.unit_size, self._reservation.size
+        return min(-(-rows * self._row_size // unit_size) * unit_size, size)
+
+    def grow_to(self, rows, stream=None):
+        """Puts memory behind the first rows, for work that is queued on the stream (by default the current one) from
+        now on. The new rows are undefined. Fewer rows than now change nothing. Raises OutOfMemoryError, with nothing
+        changed, if there is no memory."""
+        if rows > self.tensor.shape[0]:
+            raise ValueError(f"{rows} rows are too many: the tensor has room for {self.tensor.shape[0]}")
+        if rows <= self.rows:
+            return
+        begin, end = self._committed_size(self.rows), self._committed_size(rows)
+        self._reservation.commit(begin, end - begin, stream)
+        self.rows = rows
+
+    def shrink_to(self, rows, stream=None):
+        """Frees the memory behind all but the first rows. Work that uses it must be queued on the stream (by default
+        the current one), or be ordered before work that is already queued there. More rows than now change nothing."""
+        if rows < 0:
+            raise ValueError(f"{rows} rows cannot be")
+        if rows >= self.rows:
+            return
+        begin, end = self._committed_size(rows), self._committed_size(self.rows)
+        self._reservation.decommit(begin, end - begin, stream)
+        self.rows = rows
+
+    def view(self, rows=None):
+        """Returns a view of the first rows, by default of all that have memory."""
+        rows = self.rows if rows is None else rows
+        if not 0 <= rows <= self.rows:
+            raise ValueError(f"{rows} rows were requested, and {self.rows} have memory: call grow_to first")
+        return self.tensor.narrow(0, 0, rows)
+
+
+def growing(max_shape, dtype, device=None, stream=None):
+    """Makes a tensor that can grow to `max_shape` in its first dimension, at one address and without a copy: a cache
+    whose size follows the traffic. Views, and graphs that were captured, stay valid while it grows. It has no memory
+    yet.
+
+        cache = larder.torch.growing((1 << 20, 8, 128), torch.bfloat16)
+        cache.grow_to(4096)
+        cache.view().zero_()                # the 4096 rows that have memory
+        kernel(cache.tensor, rows=4096)     # a kernel of your own may take the whole tensor
+        cache.shrink_to(1024)
+
+    PyTorch does not know that only the first rows of `cache.tensor` have memory. Nothing may access more: no `zero_()`,
+    `clone()`, `cpu()`, `print` or `torch.save` of the whole tensor, nor torch.save of a view, which saves the whole
+    storage. An access of other rows is an illegal access, after which the process cannot use the device. The same goes
+    for a view, or the launch of a graph, that uses rows after shrink_to has freed them. In a capture, grow_to and
+    shrink_to are refused.
+
+    All memory is freed when the object, the tensor and all views are gone, in the order of `stream`: by default the
+    stream that is current now. Work on other streams must be ordered before work of that stream by then; record_stream
+    has no effect. One thread at a time may call grow_to and shrink_to.
+    """
+    return GrowingTensor(max_shape, dtype, device, stream)

@@ -11,6 +11,14 @@ fn the_package_counts_limits_and_refuses() {
     assert_eq!(answer["passed"], true);
 }
 
+#[test]
+fn tensors_grow_at_one_address_and_hold_their_memory() {
+    let Some(mut python) = python() else { return };
+    python.args(["-W", "ignore"]);
+    let answer = said(python.arg(package().join("tests/programs/growing.py")));
+    assert_eq!(answer["passed"], true);
+}
+
 /// Runs a program, which prints "skipped" if what it tests is not installed.
 #[track_caller]
 fn run_or_skip(program: &str) {
