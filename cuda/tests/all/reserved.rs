@@ -465,7 +465,7 @@ fn a_cache_that_is_cleared_asleep_needs_no_memory_to_wake() {
         (1..48).for_each(|block| assert_eq!(cache.alloc(stream), Ok(block)));
         setup.memory.sleep().unwrap();
         // The other jobs leave room for the weights alone.
-        setup.memory.set_limit(8 * MIB);
+        let _ = setup.memory.set_limit(8 * MIB);
         assert!(setup.memory.wake().is_err());
         assert_eq!(cache.alloc(stream), Err(DeviceAllocError::Asleep));
         cache.clear(stream).unwrap();
@@ -473,7 +473,7 @@ fn a_cache_that_is_cleared_asleep_needs_no_memory_to_wake() {
         assert_eq!(setup.memory.pool_stats().pool_bytes, 8 * MIB);
         assert_filled(stream, weights.addr().get(), 8 * MIB, 9);
         assert!(cache.alloc(stream).is_err());
-        setup.memory.set_limit(64 * MIB);
+        let _ = setup.memory.set_limit(64 * MIB);
         assert_eq!(
             (cache.alloc(stream), address(&mut cache)),
             (Ok(first), base)
