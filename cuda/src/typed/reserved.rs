@@ -15,6 +15,8 @@ use larder_core::{Addr, AddrRange, AllocError, Block};
 use super::buffer::{bytes_of, check_align};
 use crate::stream::pool::HostWait;
 use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceAllocator, DeviceBuffer, Loan};
+#[cfg(unix)]
+use crate::{ExportError, ExportedBlock};
 
 /// Maximum number of units of a buffer: the bound on the driver calls and on the bookkeeping of one commit.
 const MAX_UNITS: u64 = 1024;
@@ -245,6 +247,23 @@ impl<T> ReservedBuffer<T> {
     ) -> Result<(), DeviceAllocError> {
         let units = self.units_of(&range);
         self.decommit_units(stream, units.ok_or(DeviceAllocError::NotCommitted)?)
+    }
+
+    /// Exports committed values to other processes: one [`ExportedBlock`] for each unit that the range touches, in the
+    /// order of their addresses. The memory of an exported unit stays in place while the export exists, even if the
+    /// unit is decommitted. Costs as much as an [export](DeviceAllocator::export) of a block for each unit.
+    ///
+    /// # Errors
+    /// [`ExportError::Unknown`] if a part of the range is not committed; otherwise those of
+    /// [`export`](DeviceAllocator::export). Nothing is exported then.
+    #[cfg(unix)]
+    pub fn export(&self, range: Range<usize>) -> Result<Vec<ExportedBlock>, ExportError> {
+        let units = self.units_of(&range).ok_or(ExportError::Unknown)?;
+        let export = |unit: &Unit| {
+            let block = unit.block.as_ref().ok_or(ExportError::Unknown)?;
+            self.allocator().export(block)
+        };
+        self.units[units].iter().map(export).collect()
     }
 
     /// Commits units, or changes nothing.

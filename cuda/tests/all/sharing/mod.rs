@@ -79,6 +79,39 @@ fn what_cannot_be_exported_is_refused() {
 }
 
 #[test]
+fn units_of_a_reserved_buffer_are_exported_as_blocks_are() {
+    alone_and_clean(|_| {
+        let context = Context::new(0).unwrap();
+        let (memory, stream) = setup(&context, shareable());
+        let unit = 2 * MIB as usize;
+        let mut buffer = memory.reserve::<u8>(&stream, 16 * unit).unwrap();
+        // SAFETY: bytes of any value.
+        unsafe { buffer.commit(&stream, unit..4 * unit) }.unwrap();
+        assert_eq!(buffer.export(0..2 * unit).err(), Some(ExportError::Unknown));
+        let exported = buffer.export(unit + 1..3 * unit).unwrap();
+        let first = buffer.address() + unit as u64;
+        let ranges = exported
+            .iter()
+            .map(|unit| (unit.range().start().get(), unit.range().bytes()));
+        assert!(ranges.eq([(first, 2 * MIB), (first + 2 * MIB, 2 * MIB)]));
+        for (value, unit) in (7..).zip(&exported) {
+            let imported = import(&context, unit);
+            fill(&stream, imported.range().start().get(), 2 * MIB, value);
+            stream.synchronize().unwrap();
+        }
+        assert_filled(&stream, first, 2 * MIB, 7);
+        assert_filled(&stream, first + 2 * MIB, 2 * MIB, 8);
+        buffer.decommit(&stream, unit..4 * unit).unwrap();
+        stream.synchronize().unwrap();
+        memory.release(u64::MAX);
+        assert!(is_mapped(&context, first), "it is exported");
+        drop(exported);
+        memory.release(u64::MAX);
+        assert!(!is_mapped(&context, first));
+    });
+}
+
+#[test]
 fn what_cannot_be_imported_is_refused() {
     alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
@@ -146,11 +179,16 @@ fn peers_have_access_and_must_be_able_to() {
             let block = memory.alloc(&stream, 3 * MIB).unwrap();
             let at = block.addr().get();
             fill(&stream, at, block.bytes(), 3);
+            let mut buffer = memory.reserve::<u8>(&stream, 64 << 20).unwrap();
+            // SAFETY: bytes of any value.
+            unsafe { buffer.commit(&stream, 0..100) }.unwrap();
+            fill(&stream, buffer.address(), 100, 5);
             stream.synchronize().unwrap();
             // Work of the other device, in its own context.
             let theirs = peer.cudarc().new_stream().unwrap();
             assert_filled(&theirs, at, block.bytes(), 3);
             fill(&theirs, at, 100, 4);
+            assert_filled(&theirs, buffer.address(), 100, 5);
             theirs.synchronize().unwrap();
             // The other device imports memory that it can reach.
             let exported = memory.export(&block).unwrap();
