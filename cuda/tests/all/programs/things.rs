@@ -86,10 +86,13 @@ impl Player {
     ) -> Outcome<R> {
         let (answer, refusing) = self.with_refusals(ask);
         let asleep = self.is_asleep();
+        let is_window = |thing: &Thing| matches!(thing, Thing::Window(_));
+        let has_window = self.things.values().any(is_window);
         // All free memory may have been used last by a stream that another player captures.
         let meets_captures = self.world.players > 1;
         answer.map_err(|error| {
             let is_expected = is_short(&error)
+                || (has_window && matches!(error, DeviceAllocError::Window { .. }))
                 || (meets_captures && error == DeviceAllocError::Capturing)
                 || (asleep && error == DeviceAllocError::Asleep)
                 || (refusing && matches!(error, DeviceAllocError::Driver(_)));
