@@ -152,7 +152,7 @@ impl DeviceAllocError {
         AllocError::Access(AccessError::Refused { code: code.0 })
     }
 
-    /// Returns whether the device, the host, a budget or a window was out of memory. Freeing memory, or
+    /// Returns whether the device, the host, a budget, a window or a loan was out of memory. Freeing memory, or
     /// requesting less, may help.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
@@ -160,9 +160,11 @@ impl DeviceAllocError {
                 matches!(reason, AllocError::OutOfMemory(_))
             }
             Self::Driver(error) => error.is_out_of_memory(),
-            Self::Budget(_) | Self::Planned { .. } | Self::Both { .. } | Self::Pageable { .. } => {
-                true
-            }
+            Self::Budget(_)
+            | Self::Planned { .. }
+            | Self::Both { .. }
+            | Self::Pageable { .. }
+            | Self::Recalled { .. } => true,
             _ => false,
         }
     }

@@ -20,6 +20,7 @@
 //! |---|---|---|
 //! | [`DeviceAllocator`] | device, in stream order | programs |
 //! | [`DeviceBuffer`] | device, typed and freed when dropped | cudarc's functions, kernels |
+//! | [`BlockPool`], [`GrowingBuffer`], [`ReservedBuffer`] | device, at addresses that never change, committed in parts | caches |
 //! | [`PinnedBuffer`] of a [`PinnedAllocator`] | pinned host, typed | copies that overlap other work |
 //! | [`SyncedMemory`] | both, copied when the other side uses it | programs that alternate between host and device |
 //! | [`VmemAllocator`], [`VmemBuffer`] | device, or host when the device is full | programs that must not fail |
@@ -126,6 +127,8 @@ pub use typed::vmem::{HostSide, Migrated, Movable, VmemAllocator, VmemBuffer, Vm
 mod guide {
     #[doc = include_str!("../README.md")]
     struct Readme;
+    #[doc = include_str!("../../docs/guide/src/caches.md")]
+    struct Caches;
     #[doc = include_str!("../../docs/guide/src/gpu.md")]
     struct Gpu;
     #[cfg(feature = "job")]

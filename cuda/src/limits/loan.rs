@@ -223,11 +223,9 @@ impl SharedTree {
         let lent = |loan: &Arc<SharedLoan>| locked(&loan.counts).lent_bytes();
         loans.sort_by_cached_key(|loan| Reverse(lent(loan)));
         let mut missing = bytes;
-        loans.retain(|loan| {
-            let recalled = loan.recall(missing);
-            missing -= recalled;
-            recalled > 0
-        });
+        for loan in &loans {
+            missing -= loan.recall(missing);
+        }
         let before: u64 = loans.iter().map(lent).sum();
         loans.iter().for_each(|loan| loan.call_back());
         before.saturating_sub(loans.iter().map(lent).sum())
@@ -260,9 +258,6 @@ impl TreeNode {
         };
         let (Ok(released) | Err(released)) = release(bytes);
         let missing = bytes.saturating_sub(released);
-        if missing == 0 {
-            return true;
-        }
         let decommitted = shared.recall(budget, on_device, missing);
         if decommitted > 0 {
             let (Ok(_) | Err(_)) = release(missing);

@@ -96,6 +96,11 @@ impl BlockPool {
         self.block_bytes
     }
 
+    /// Returns the size of a unit in bytes: memory comes and goes in units.
+    pub const fn unit_bytes(&self) -> u64 {
+        self.reserved.unit_bytes()
+    }
+
     /// Returns the bytes of memory behind the blocks.
     pub fn committed_bytes(&self) -> u64 {
         self.reserved.committed_bytes()
@@ -197,9 +202,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Returns which blocks to move so that the blocks in use are the lowest ones that have memory, and allocates the
-    /// places, which needs no further memory. The caller copies each block on `stream`, then frees `from`. There are no
-    /// moves if the driver refuses to order `stream`. O(moves).
+    /// Returns which blocks to move so that units at the end of the pool become empty, and allocates the places, which
+    /// have memory already. The caller [copies](Self::copy) each block, then frees `from`. There are no moves if none
+    /// of these units would become empty, or if the driver refuses to order `stream`. O(moves and blocks of a unit).
     pub fn compact(&mut self, stream: &Arc<CudaStream>) -> Vec<BlockMove> {
         let mut moves: Vec<BlockMove> = Vec::new();
         while let (Some(lowest), Some(from)) = (self.backed.first(), self.used.last())
@@ -210,10 +215,49 @@ impl BlockPool {
             self.used.remove(from);
             moves.push(BlockMove { from, to });
         }
+        let kept_end = self.used.last().map_or(0, |block| self.units_of(block).end);
+        // Moves out of a unit that stays in use would free nothing.
+        while let Some(BlockMove { from, to }) =
+            moves.pop_if(|it| self.units_of(it.from).end <= kept_end)
+        {
+            self.used.insert(from);
+            let freed = self.free(stream, to);
+            debug_assert!(freed.is_ok(), "ordered above, and not used since");
+        }
         for BlockMove { from, .. } in &moves {
             self.used.insert(*from);
         }
         moves
+    }
+
+    /// Copies a block in use to another one, in the order of `stream`.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::NotCommitted`] if one of them is free; [`DeviceAllocError::Asleep`], and if the driver
+    /// refuses.
+    pub fn copy(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        from: usize,
+        to: usize,
+    ) -> Result<(), DeviceAllocError> {
+        let (Some(from), Some(to)) = (self.range_of(from), self.range_of(to)) else {
+            return Err(DeviceAllocError::NotCommitted);
+        };
+        if from == to {
+            return Ok(());
+        }
+        self.reserved.order(stream)?;
+        let memory = self.reserved.allocator().clone();
+        // SAFETY: cut to the two blocks, which are in use and so committed.
+        let whole = unsafe { self.reserved.whole_mut() };
+        let (mut below, mut above) = whole.split_at_mut(from.start.max(to.start));
+        let bytes = self.block_bytes;
+        let copied = memory.call("cuMemcpyDtoDAsync_v2", || match from.start < to.start {
+            true => stream.memcpy_dtod(&below.as_view().slice(from), &mut above.slice_mut(..bytes)),
+            false => stream.memcpy_dtod(&above.as_view().slice(..bytes), &mut below.slice_mut(to)),
+        });
+        Ok(copied?)
     }
 
     /// Notes which free blocks near these units have memory.

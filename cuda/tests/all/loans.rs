@@ -213,10 +213,11 @@ fn a_loan_of_one_allocator_serves_another_under_their_budget_and_none_elsewhere(
         let reserve = |memory: &DeviceAllocator| {
             let mut buffer = memory.reserve::<u8>(stream, 1 << 30).unwrap();
             buffer.loan().set_guaranteed_bytes(0);
-            commit(&setup, &mut buffer, 0, 24).unwrap();
             buffer
         };
-        let (mut cache, other) = (reserve(&caches), reserve(&elsewhere));
+        let (mut cache, mut other) = (reserve(&caches), reserve(&elsewhere));
+        commit(&setup, &mut cache, 0, 24).unwrap();
+        commit(&setup, &mut other, 0, 28).unwrap();
         assert!(blocks.alloc(stream, 16 * MIB).is_err());
         assert_eq!(
             (cache.loan().recalled_bytes(), other.loan().recalled_bytes()),
@@ -227,6 +228,40 @@ fn a_loan_of_one_allocator_serves_another_under_their_budget_and_none_elsewhere(
         let block = blocks.alloc(stream, 16 * MIB).unwrap();
         assert_eq!(ours.usage().used_bytes, 32 * MIB);
         blocks.free(stream, block).unwrap();
+        // In a callback, for a block that needs all of the budget.
+        let (cache, stream_of) = (Arc::new(Mutex::new(cache)), stream.clone());
+        let weak = Arc::downgrade(&cache);
+        cache.lock().unwrap().loan().on_recall(move |_| {
+            let Some(cache) = weak.upgrade() else { return };
+            let mut cache = cache.lock().unwrap();
+            cache.decommit(&stream_of, 0..4 * MEBIBYTE).unwrap();
+            cache
+                .decommit(&stream_of, 20 * MEBIBYTE..24 * MEBIBYTE)
+                .unwrap();
+        });
+        let block = blocks.alloc(stream, 32 * MIB).unwrap();
+        assert_eq!(ours.usage().used_bytes, 32 * MIB);
+        blocks.free(stream, block).unwrap();
+    });
+}
+
+#[test]
+fn the_loans_with_most_lent_bytes_come_first_and_as_few_as_possible() {
+    alone_and_clean(|_| {
+        let setup = budget(40);
+        let caches = [lent(&setup, 2, 8), lent(&setup, 2, 18), lent(&setup, 2, 14)];
+        let recalled = |of: &[ReservedBuffer<u8>; 3]| {
+            of.each_ref()
+                .map(|cache| cache.loan().recalled_bytes() / MIB)
+        };
+        assert!(setup.memory.alloc(&setup.streams[0], 20 * MIB).is_err());
+        assert_eq!(recalled(&caches), [0, 16, 4]);
+        // More cannot be had.
+        assert!(setup.memory.alloc(&setup.streams[0], 40 * MIB).is_err());
+        assert_eq!(recalled(&caches), [6, 16, 12]);
+        // A higher guarantee takes back what is beyond it no more.
+        caches[1].loan().set_guaranteed_bytes(16 * MIB);
+        assert_eq!(recalled(&caches), [6, 2, 12]);
     });
 }
 

@@ -379,9 +379,7 @@ fn a_pool_gives_the_lowest_block_and_its_tail_empties_once_it_is_compact() {
             let mut holds: Vec<usize> = (0..50).map(|index| index * 4).collect();
             for BlockMove { from, to } in moves {
                 assert!(to < 50 && from >= 50, "{from} to {to}");
-                let bytes = one.clone_dtoh(&pool.get(from).unwrap()).unwrap();
-                one.memcpy_htod(&bytes, &mut pool.get_mut(to).unwrap())
-                    .unwrap();
+                pool.copy(one, from, to).unwrap();
                 pool.free(one, from).unwrap();
                 let place = holds.iter().position(|held| *held == from);
                 holds[place.unwrap()] = to;
@@ -393,6 +391,18 @@ fn a_pool_gives_the_lowest_block_and_its_tail_empties_once_it_is_compact() {
                 assert!(bytes.iter().all(|byte| *byte == (index * 4) as u8));
             }
             assert!(pool.compact(one).is_empty());
+            let copied = |pool: &mut BlockPool, from, to| {
+                pool.copy(two, from, to).unwrap();
+                one.clone_dtoh(&pool.get(to).unwrap()).unwrap()[0]
+            };
+            let values = [0, 3].map(|block| one.clone_dtoh(&pool.get(block).unwrap()).unwrap()[0]);
+            assert_eq!(
+                (copied(&mut pool, 0, 3), copied(&mut pool, 3, 3)),
+                (values[0], values[0])
+            );
+            write(&mut pool, 3, 99);
+            assert_eq!(copied(&mut pool, 3, 0), 99);
+            assert_eq!(pool.copy(one, 0, 199), Err(DeviceAllocError::NotCommitted));
         });
     });
 }
@@ -431,10 +441,32 @@ fn a_pool_takes_the_lowest_block_that_has_memory_and_gives_back_every_unit_witho
                     used.remove(&block);
                 }
                 if round % 100 == 99 {
-                    for BlockMove { from, to } in pool.compact(stream) {
+                    let (before, moves) = (backed(&used).len(), pool.compact(stream));
+                    assert_eq!(pool.committed_bytes(), (before * unit) as u64);
+                    let is_idle = moves.is_empty();
+                    for BlockMove { from, to } in moves {
                         assert!(to < from && used.insert(to) && used.remove(&from));
                         pool.free(stream, from).unwrap();
                     }
+                    let saved = before - backed(&used).len();
+                    assert_eq!(
+                        saved == 0,
+                        is_idle,
+                        "blocks are moved only if a unit is freed"
+                    );
+                    let free = (0..max).filter(|block| !used.contains(block));
+                    let has = backed(&used);
+                    let spare = free.filter(|block| units(*block).all(|unit| has.contains(&unit)));
+                    let last = has.last().map_or(0, |unit| {
+                        used.iter()
+                            .filter(|block| units(**block).contains(unit))
+                            .count()
+                    });
+                    let below = spare.filter(|block| units(*block).end <= *has.last().unwrap());
+                    assert!(
+                        last == 0 || below.count() < last,
+                        "the last unit could be emptied"
+                    );
                 }
                 let committed = backed(&used).len() * unit;
                 assert_eq!(

@@ -17,6 +17,8 @@ type Effect = Box<dyn Fn() + Send + Sync>;
 /// A capture in progress.
 pub(crate) struct Capture {
     pub(crate) stream: usize,
+    /// The number of the newest block from before the capture.
+    newest_before: u64,
     effects: Vec<Effect>,
     /// Names and numbers of used blocks from outside the capture.
     outer: Vec<(String, u64)>,
@@ -76,7 +78,12 @@ impl Player {
             };
         };
         let held = self.blocks.get(name).ok_or(Missing("the block"))?;
+        // A block of an earlier capture has no contents before a launch of that graph.
+        let is_older = held.id <= open.newest_before;
         match (held.inner, held.ready) {
+            (true, _) if is_older && held.contents.with(|contents| contents.is_empty()) => {
+                return Err(Missing("what it holds").into());
+            }
             (true, _) => {}
             (false, false) => return Err(Missing("what it holds").into()),
             (false, true) => open.outer.push((name.to_owned(), held.id)),
@@ -125,6 +132,7 @@ impl Player {
         queue.begin_capture(mode(words)?)?;
         self.capture = Some(Capture {
             stream,
+            newest_before: self.next_id,
             effects: Vec::new(),
             outer: Vec::new(),
             forked: false,
