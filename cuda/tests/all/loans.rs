@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{DevicePtrMut, sys};
 use larder_core::limits::LimitAnswer;
 use larder_cuda::{
-    BlockPool, DeviceAllocError, DeviceAllocator, DeviceConfig, Limits, ReservedBuffer,
+    BlockPool, Context, DeviceAllocError, DeviceAllocator, DeviceConfig, Limits, ReservedBuffer,
 };
 
 use crate::common::setup::Setup;
@@ -154,6 +154,60 @@ fn fill_block(pool: &mut BlockPool, setup: &Setup, block: usize, value: u8) {
     let mut view = pool.get_mut(block).unwrap();
     let (address, _used) = view.device_ptr_mut(&setup.streams[0]);
     fill(&setup.streams[0], address, bytes, value);
+}
+
+#[test]
+fn a_callback_is_called_again_while_it_gives_back_too_little() {
+    alone_and_clean(|_| {
+        let setup = budget(32);
+        let stream = setup.streams[0].clone();
+        let cache = Arc::new(Mutex::new((lent(&setup, 0, 32), 0)));
+        let weak = Arc::downgrade(&cache);
+        cache.lock().unwrap().0.loan().on_recall(move |_| {
+            let Some(cache) = weak.upgrade() else { return };
+            let (cache, at) = &mut *cache.lock().unwrap();
+            let end = (*at + 4) * MEBIBYTE;
+            cache.decommit(&stream, *at * MEBIBYTE..end).unwrap();
+            *at += 4;
+        });
+        let block = setup.memory.alloc(&setup.streams[0], 14 * MIB).unwrap();
+        assert_eq!(cache.lock().unwrap().1, 16);
+        setup.free(0, block);
+    });
+}
+
+#[test]
+fn a_device_without_memory_recalls_what_its_own_allocators_lend() {
+    alone_and_clean(|_| {
+        let contexts = [0, 1].map(|device| Context::new(device).unwrap());
+        let limits = Limits::new(u64::MAX).unwrap();
+        let make = |context: &Context| {
+            DeviceAllocator::in_budget(context, DeviceConfig::new(), limits.process()).unwrap()
+        };
+        let reserve = |context: &Context, mebibytes: usize| {
+            let stream = context.cudarc().new_stream().unwrap();
+            let mut buffer = make(context).reserve::<u8>(&stream, 2 << 30).unwrap();
+            buffer.loan().set_guaranteed_bytes(0);
+            // SAFETY: bytes of any value.
+            unsafe { buffer.commit(&stream, 0..mebibytes * MEBIBYTE) }.unwrap();
+            buffer
+        };
+        let elsewhere = reserve(&contexts[1], 1000);
+        let mut cache = reserve(&contexts[0], 900);
+        let (blocks, stream) = (make(&contexts[0]), cache.stream().clone());
+        assert!(blocks.alloc(&stream, 400 * MIB).is_err());
+        assert_eq!(
+            (
+                cache.loan().recalled_bytes(),
+                elsewhere.loan().recalled_bytes()
+            ),
+            (400 * MIB, 0)
+        );
+        cache.decommit(&stream, 0..400 * MEBIBYTE).unwrap();
+        let block = blocks.alloc(&stream, 400 * MIB).unwrap();
+        blocks.free(&stream, block).unwrap();
+        drop((cache, elsewhere));
+    });
 }
 
 #[test]

@@ -481,6 +481,25 @@ fn a_pool_takes_the_lowest_block_that_has_memory_and_gives_back_every_unit_witho
 }
 
 #[test]
+fn a_pool_moves_its_last_blocks_into_a_unit_that_is_new() {
+    alone_and_clean(|_| {
+        let setup = Setup::new(1, DeviceConfig::new());
+        let stream = &setup.streams[0];
+        let mut pool = setup.memory.block_pool(stream, MEBIBYTE / 2, 100).unwrap();
+        (0..8).for_each(|block| assert_eq!(pool.alloc(stream), Ok(block)));
+        (0..4).for_each(|block| pool.free(stream, block).unwrap());
+        assert_eq!(
+            (pool.alloc(stream), pool.committed_bytes()),
+            (Ok(0), 2 * pool.unit_bytes())
+        );
+        (5..8).for_each(|block| pool.free(stream, block).unwrap());
+        assert_eq!(pool.compact(stream), [BlockMove { from: 4, to: 1 }]);
+        pool.free(stream, 4).unwrap();
+        assert_eq!(pool.committed_bytes(), pool.unit_bytes());
+    });
+}
+
+#[test]
 fn a_cache_that_is_cleared_asleep_needs_no_memory_to_wake() {
     alone_and_clean(|_| {
         let setup = Setup::new(1, DeviceConfig::new());

@@ -322,7 +322,6 @@ impl CoordinatedJob {
             Seat::In => {
                 let mut want = self.full_want();
                 want.want = want.want.max(self.turn.wake_bytes);
-                want.guaranteed = want.guaranteed.max(self.turn.wake_bytes);
                 want
             }
             Seat::Leaving | Seat::Out => Want {

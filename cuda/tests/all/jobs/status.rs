@@ -126,6 +126,12 @@ fn what_is_lent_and_what_is_not_stand_in_the_status() {
         );
         cache.decommit(&rig.stream, 0..6 * MIB as usize).unwrap();
         rig.memory.release(u64::MAX);
+        rig.job.poll();
+        assert_eq!(
+            here(rig).guaranteed_bytes,
+            Some(6 * MIB),
+            "committed or not"
+        );
         rig.job.want(20 * MIB);
         rig.job.poll();
         // Of 20 MiB the cache would lend 10.

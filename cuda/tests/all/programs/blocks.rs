@@ -135,6 +135,10 @@ impl Player {
                 return Err(Missing("a stream that does not capture").into());
             }
         } else if let [stream] = users[..] {
+            let is_captured = used.streams().into_iter().any(|used| self.captures(used));
+            if is_captured && self.is_drawn {
+                return Err(Missing("a stream that does not capture").into());
+            }
             self.order.after(stream, &used)?;
         }
         let held = self.blocks.remove(name).ok_or(Missing("the block"))?;

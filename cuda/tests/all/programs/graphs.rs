@@ -78,10 +78,12 @@ impl Player {
             };
         };
         let held = self.blocks.get(name).ok_or(Missing("the block"))?;
-        // A block of an earlier capture has no contents before a launch of that graph.
+        // A block of an earlier capture has no contents before a launch of that graph, which nothing orders before
+        // another stream.
         let is_older = held.id <= open.newest_before;
+        let is_empty = || held.contents.with(|contents| contents.is_empty());
         match (held.inner, held.ready) {
-            (true, _) if is_older && held.contents.with(|contents| contents.is_empty()) => {
+            (true, _) if is_older && (held.last != open.stream || is_empty()) => {
                 return Err(Missing("what it holds").into());
             }
             (true, _) => {}
