@@ -94,9 +94,12 @@ impl Reserved {
         Ok(())
     }
 
-    /// Writes every unit on a stream that is about to leave, so that later uses wait for it.
+    /// Writes every unit on a stream, so that later uses wait for it and for no stream before it.
     pub(crate) fn leave(&mut self, queue: &Arc<CudaStream>) -> Outcome {
         self.buffer.allocator().add_stream(queue)?;
+        // SAFETY: nothing is accessed.
+        let mut whole = unsafe { self.buffer.whole_mut() };
+        drop(whole.device_ptr_mut(queue));
         for unit in 0..UNITS {
             if self.units[unit].0 > 0 {
                 self.write(queue, unit, 0)?;
