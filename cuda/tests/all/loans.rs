@@ -265,7 +265,7 @@ fn a_loan_of_one_allocator_serves_another_under_their_budget_and_none_elsewhere(
         let (caches, blocks, elsewhere) = (make(&ours), make(&ours), make(&others));
         let stream = &setup.streams[0];
         let reserve = |memory: &DeviceAllocator| {
-            let mut buffer = memory.reserve::<u8>(stream, 1 << 30).unwrap();
+            let buffer = memory.reserve::<u8>(stream, 1 << 30).unwrap();
             buffer.loan().set_guaranteed_bytes(0);
             buffer
         };
