@@ -3,9 +3,11 @@
 //! Several plans are in progress at once, calls are refused, and limits change between two calls of a plan. Operations
 //! are decoded from bytes, so that seeded tests and the fuzzer share them.
 
+mod reserve;
+
 use larder_core::pages::{
-    AddressReservation, Backing, Handle, Mapping, PageAttempt, PageConfig, PageDriver, PageEntry,
-    PagePlan, PagePool, PageTables,
+    Backing, Handle, Mapping, PageAttempt, PageConfig, PageDriver, PageEntry, PagePlan, PagePool,
+    PageTables,
 };
 use larder_core::{
     Addr, AddrRange, Align, AllocError, BestFit, Block, BlockAllocator, Chunk, ChunkHandle,
@@ -13,6 +15,7 @@ use larder_core::{
 };
 
 use crate::PageDevice;
+use reserve::Reserved;
 
 /// Bytes from which the policies, the tables and the device are decoded.
 pub type PagedHead = [u8; 12];
@@ -50,12 +53,6 @@ struct Open {
     plan: PagePlan,
     attempt: Option<PageAttempt>,
     is_commit: bool,
-}
-
-/// Reserved addresses, and the blocks of the committed ones.
-struct Reserved {
-    reservation: AddressReservation,
-    blocks: Vec<(Block, StreamId)>,
 }
 
 struct Run<'t, 'd> {
@@ -262,102 +259,10 @@ impl Run<'_, '_> {
             let (_, completed) = self.streams[number];
             self.complete(number, point.event.number().saturating_sub(completed))?;
         }
-        if !is_commit {
-            return self.granted(grant.block, request);
+        if is_commit {
+            return self.committed(grant.block, request);
         }
-        let range = grant.block.range();
-        self.device.begin_use(range, request.stream);
-        let mut reserved = self.reserved.iter_mut();
-        let owner = reserved.find(|reserved| reserved.reservation.range().contains(range));
-        let owner = owner.ok_or_else(|| format!("{range:?} is not reserved"))?;
-        owner.blocks.push((grant.block, request.stream));
-        if range.bytes() == request.bytes {
-            Ok(())
-        } else {
-            Err(format!("{range:?} for {request:?}"))
-        }
-    }
-
-    fn reserve(&mut self, pages: u64) -> Result<(), String> {
-        let held = self.device.held_bytes();
-        let bytes = pages * self.config.page_bytes - u64::from(pages > 0);
-        match self.paged.get_mut().reserve_addresses(bytes) {
-            Ok(reservation) => {
-                let range = reservation.range();
-                let taken = self.live.iter().map(|live| live.block.range());
-                let others = self.reserved.iter().map(|other| other.reservation.range());
-                let overlaps = taken.chain(others).any(|other| other.overlaps(range));
-                self.reserved.push(Reserved {
-                    reservation,
-                    blocks: Vec::new(),
-                });
-                let is_whole = range.bytes() == pages * self.config.page_bytes;
-                if overlaps || !is_whole || self.device.held_bytes() != held {
-                    return Err(format!("{range:?} is reserved for {pages} pages"));
-                }
-                Ok(())
-            }
-            Err(AllocError::ZeroSize) if pages == 0 => Ok(()),
-            Err(error) => self.failed(&error),
-        }
-    }
-
-    fn commit(&mut self, which: usize, first: u8, pages: u8, stream: u8) -> Result<(), String> {
-        if self.reserved.is_empty() {
-            return Ok(());
-        }
-        let reserved = &self.reserved[which % self.reserved.len()];
-        let range = reserved.reservation.range();
-        let page = self.config.page_bytes;
-        let first = u64::from(first) % (range.bytes() / page);
-        let pages = 1 + u64::from(pages) % (range.bytes() / page - first);
-        let start = Addr::new(range.start().get() + first * page);
-        let place = AddrRange::new(start, pages * page).expect("inside");
-        let stream = StreamId::new(stream % self.streams_used as u8);
-        self.advance(PageAttempt::commit(place, stream), true)
-    }
-
-    fn decommit(&mut self, which: usize, block: usize) -> Result<(), String> {
-        let count = self.reserved.len().max(1);
-        let Some(reserved) = self.reserved.get_mut(which % count) else {
-            return Ok(());
-        };
-        if reserved.blocks.is_empty() {
-            return Ok(());
-        }
-        let (committed, stream) = reserved.blocks.swap_remove(block % reserved.blocks.len());
-        let (newest, completed) = &mut self.streams[usize::from(stream.number())];
-        *newest += (block % 2) as u64;
-        let event = EventNumber::new(*newest);
-        let point = StreamPoint { stream, event };
-        let pending = (newest > completed).then_some(point);
-        self.device.end_use(committed.range(), pending);
-        let pool = self.paged.get_mut();
-        let freed = pool.decommit(&reserved.reservation, committed, Some(point));
-        freed.map_err(|rejected| rejected.error.to_string())
-    }
-
-    /// Frees reserved addresses, unless some of them are committed or being committed.
-    fn free_addresses(&mut self, which: usize) -> Result<(), String> {
-        if self.reserved.is_empty() {
-            return Ok(());
-        }
-        let which = which % self.reserved.len();
-        let Reserved {
-            reservation,
-            blocks,
-        } = self.reserved.swap_remove(which);
-        match self.paged.get_mut().free_addresses(reservation) {
-            Ok(()) if blocks.is_empty() => Ok(()),
-            Ok(()) => Err("committed addresses were freed".into()),
-            Err(reservation) => {
-                self.reserved.push(Reserved {
-                    reservation,
-                    blocks,
-                });
-                Ok(())
-            }
-        }
+        self.granted(grant.block, request)
     }
 
     /// Allocates at an address in the range, which may or may not be a multiple of the granule.
