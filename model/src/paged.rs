@@ -476,6 +476,7 @@ impl Run<'_, '_> {
         self.paged
             .with(|pool| pool.check_invariants())
             .map_err(|broken| broken.to_string())?;
+        self.check_reserved()?;
         if let Some(violation) = self.device.violation() {
             return Err(violation);
         }
@@ -529,11 +530,11 @@ impl Run<'_, '_> {
         if self.config.floor_bytes == 0 && left > 0 && roomy {
             return Err(format!("{left} bytes do not go back"));
         }
-        for reserved in self.reserved.drain(..) {
-            let freed = self.paged.get_mut().free_addresses(reserved.reservation);
-            if freed.is_err() && roomy {
-                return Err(format!("{freed:?}"));
-            }
+        for which in (0..self.reserved.len()).rev() {
+            self.free_addresses(which)?;
+        }
+        if !self.reserved.is_empty() && self.paged.page_stats().lost_mappings == 0 {
+            return Err("decommitted addresses were not freed".into());
         }
         self.check()
     }

@@ -102,7 +102,7 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Checks BFC1 and BFC2, and the parts of BFC3 and BFC8 that one chunk shows.
+    /// Checks BFC1 and BFC2, and the parts of BFC3, BFC8 and BFC10 that one chunk shows.
     fn check_region(&self, id: RegionId, found: &mut ChunkSums) -> Result<(), Violation> {
         let region = self.regions.get(id);
         let (mut link, mut prev, mut offset) = (region.first, Link::NIL, 0);
@@ -155,6 +155,7 @@ impl Chunks<'_> {
             }
             State::Free => {
                 found.listed += u32::from(link != self.wilderness);
+                check(!chunk.is_first(), "BFC10", link)?;
                 if let Some((stream, _)) = chunk.point() {
                     found.points.0[usize::from(stream.number())] += 1;
                 }

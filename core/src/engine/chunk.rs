@@ -73,6 +73,7 @@ pub(crate) enum State {
 const STATE_MASK: u32 = 0b111;
 const HAS_POINT: u32 = 1 << 3;
 const HOLLOW: u32 = 1 << 4;
+const FIRST: u32 = 1 << 5;
 const STREAM_SHIFT: u32 = 8;
 const REGION_SHIFT: u32 = 16;
 
@@ -154,6 +155,21 @@ impl Chunk {
     #[inline]
     pub(super) const fn join_hollow(&mut self, other: &Self) {
         self.kind |= other.kind & HOLLOW;
+    }
+
+    /// Returns whether the chunk is the first one of a reservation, and so joins no chunk before it.
+    pub(super) const fn is_first(&self) -> bool {
+        self.kind & FIRST != 0
+    }
+
+    /// Marks the chunk as the first one of a reservation, until it is marked as free or used.
+    pub(super) const fn set_first(&mut self) {
+        self.kind |= FIRST;
+    }
+
+    /// Returns whether the chunk is reserved, and may join a reserved chunk before it.
+    pub(super) const fn continues_reservation(&self) -> bool {
+        self.kind & (STATE_MASK | FIRST) == State::Reserved as u32
     }
 
     /// Changes only the state, and keeps the point.

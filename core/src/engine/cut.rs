@@ -197,7 +197,7 @@ impl Chunks<'_> {
 
     /// Marks an unlisted chunk as used, counts it, and returns its block.
     #[inline]
-    pub(crate) fn mark_used(&mut self, link: Link, requested_bytes: u64) -> Block {
+    pub(super) fn mark_used(&mut self, link: Link, requested_bytes: u64) -> Block {
         let size = self.table.at(link).size;
         let bytes = self.granule.bytes_of(size);
         let slack_bytes = bytes - requested_bytes;

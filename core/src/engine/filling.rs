@@ -5,6 +5,7 @@ use core::ops::Range;
 use super::Chunks;
 use super::chunk::{Link, State};
 use super::free::Stored;
+use crate::block::Block;
 
 impl Chunks<'_> {
     /// Cuts the granules `target` out of a free chunk, as up to three filling chunks: `block`, which lies inside, and
@@ -76,7 +77,17 @@ impl Chunks<'_> {
         self.table.at_mut(link).set_hollow(hollow);
     }
 
-    /// Frees a filling chunk.
+    /// Makes a filling chunk a block. The first chunk of a reservation stays the first.
+    pub(crate) fn use_filling(&mut self, link: Link, requested_bytes: u64) -> Block {
+        let is_first = self.table.at(link).is_first();
+        let block = self.mark_used(link, requested_bytes);
+        if is_first {
+            self.table.at_mut(link).set_first();
+        }
+        block
+    }
+
+    /// Frees a filling chunk, or a reserved one that is in no list and has no point.
     pub(crate) fn free_filling(&mut self, link: Link, hollow: bool, point: Stored) {
         let chunk = self.table.at_mut(link);
         chunk.set_free();

@@ -79,7 +79,7 @@ impl Chunks<'_> {
         self.streams.pending(self.table.at(link).point())
     }
 
-    /// Returns how many times a point was examined.
+    /// Returns how many times a point, or a chunk next to another, was examined.
     #[cfg(test)]
     pub(crate) fn looks(&self) -> &core::cell::Cell<usize> {
         &self.streams.looks
@@ -410,10 +410,10 @@ impl Chunks<'_> {
         }
     }
 
-    /// Returns whether both chunks are free, or both are reserved.
-    fn are_alike(&self, link: Link, other: Link) -> bool {
+    /// Returns whether both chunks are free, or both are reserved and of the same reservation; `other` is behind `link`.
+    pub(super) fn are_alike(&self, link: Link, other: Link) -> bool {
         let (one, other) = (self.table.at(link), self.table.at(other));
-        one.is_free() && other.is_free() || one.is_reserved() && other.is_reserved()
+        one.is_free() && other.is_free() || one.is_reserved() && other.continues_reservation()
     }
 
     /// Enlarges a listed chunk by the listed one behind it, which is like it.

@@ -30,7 +30,8 @@
 //! * BFC7 `reserved + in flight <= limit`, unless the limit was lowered below the held bytes.
 //! * BFC8 the IDs of used chunks are distinct and at most the last one assigned. The slack is smaller than the chunk.
 //! * BFC9 regions do not overlap, and are listed in address order (REGION1, REGION2).
-//! * BFC10 the list of reserved chunks holds each of them once, and no other chunk.
+//! * BFC10 the list of reserved chunks holds each of them once, and no other chunk. The first chunk of a reservation is
+//!   marked, and is never joined to the one before it; no free chunk is marked.
 //!
 //! # Cost
 //! `alloc` and `free` are O(1). The table takes 32 bytes per chunk, and no memory per byte of the pool.
@@ -66,7 +67,7 @@ pub(crate) use free::Stored;
 pub use leaving::ReleaseTicket;
 pub use region::{MAX_REGIONS, RegionId};
 pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
-pub(crate) use reserved::ReservedPlace;
+pub(crate) use reserved::{Reservation, ReservedPlace};
 pub(crate) use search::{Candidate, LOOKS, LOOKS_BEFORE_GROWTH, Need};
 
 use crate::block::{AllocatorId, Block, ChunkHandle, RawBlock};

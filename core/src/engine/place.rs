@@ -149,7 +149,11 @@ impl Chunks<'_> {
 
     /// Returns the chunk in which `range` starts, and the granules before `range` in this chunk.
     #[inline]
-    fn chunk_at(&self, range: AddrRange, near: Option<ChunkHandle>) -> Option<Candidate> {
+    pub(super) fn chunk_at(
+        &self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+    ) -> Option<Candidate> {
         let start = range.start();
         if !start.is_aligned(self.granule.align()) {
             return None;
@@ -177,9 +181,11 @@ impl Chunks<'_> {
             self.regions.get(id).first
         };
         while link.is_some() && self.table.at(link).start > offset {
+            self.streams.look();
             link = self.table.at(link).prev;
         }
         while link.is_some() && self.table.at(link).end() <= offset {
+            self.streams.look();
             link = self.table.at(link).next;
         }
         link

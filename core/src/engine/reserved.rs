@@ -2,7 +2,9 @@
 //! reserved chunks is idle, as in free chunks, so [`pages`](crate::pages) may move it away.
 //!
 //! A filling chunk, which a plan owns, becomes reserved; and for a block, a part of a reserved chunk becomes a filling
-//! chunk. Like a free chunk, a reserved chunk may have a point and may be hollow. It joins reserved neighbours only.
+//! chunk. Like a free chunk, a reserved chunk may have a point and may be hollow. It joins only reserved neighbours of
+//! the same reservation: so the first chunk of a reservation keeps its record, whatever is committed, and a walk from
+//! there meets no chunk of another reservation.
 
 use core::ops::Range;
 
@@ -10,11 +12,19 @@ use super::Chunks;
 use super::chunk::{Link, State};
 use super::free::Stored;
 use super::search::Candidate;
-use crate::block::Block;
+use crate::block::{AllocatorId, Block, ChunkHandle};
 use crate::error::{FreeError, Rejected};
 use crate::stream::{StreamId, StreamPoint};
 use crate::table::list;
-use crate::units::AddrRange;
+use crate::units::{Addr, AddrRange};
+
+/// Reserved addresses. Their first chunk keeps its record as long as they are reserved (BFC10).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reservation {
+    pub(crate) range: AddrRange,
+    first: ChunkHandle,
+    owner: AllocatorId,
+}
 
 /// The state of a place among reserved addresses.
 pub(crate) enum ReservedPlace {
@@ -49,24 +59,29 @@ impl Chunks<'_> {
         }
     }
 
-    /// Makes a filling chunk reserved. O(1), amortised as for a free.
-    pub(crate) fn reserve_filling(&mut self, link: Link, hollow: bool, point: Stored) {
-        let chunk = self.table.at_mut(link);
-        chunk.set_free();
-        chunk.set_hollow(hollow);
-        self.set_reserved(link, point);
+    /// Makes a filling chunk a reservation.
+    pub(crate) fn reserve(&mut self, link: Link) -> Reservation {
+        self.table.at_mut(link).set_first();
+        self.set_reserved(link, None);
+        Reservation {
+            range: self.range_of(link),
+            first: ChunkHandle::from_link(link.0),
+            owner: self.id(),
+        }
     }
 
     /// Frees a block whose addresses stay reserved, as [`free_after`](Self::free_after) does.
     ///
     /// # Errors
-    /// The errors of [`free_after`](Self::free_after).
+    /// The errors of [`free_after`](Self::free_after), and if the block is not inside the reservation.
     pub(crate) fn free_reserved(
         &mut self,
+        reservation: &Reservation,
         block: Block,
         point: Option<StreamPoint>,
     ) -> Result<(), Rejected<FreeError>> {
-        let Some(link) = self.link_of(&block) else {
+        let is_inside = self.is_part(reservation, block.range());
+        let Some(link) = self.link_of(&block).filter(|_| is_inside) else {
             return Err(Rejected::new(block, FreeError::Unknown));
         };
         let stored = match point {
@@ -79,23 +94,23 @@ impl Chunks<'_> {
         if let Some((stream, _)) = stored {
             self.streams.note(stream);
         }
-        let chunk = self.table.at_mut(link);
+        let chunk = self.table.at(link);
         let (size, slack_bytes) = (chunk.size, chunk.slack_bytes());
-        chunk.set_free();
         self.counters.live -= u64::from(size);
         self.counters.slack_bytes -= u64::from(slack_bytes);
         self.set_reserved(link, stored);
         Ok(())
     }
 
-    /// Makes an unlisted chunk that is free or reserved a reserved one with this point, joins it, and lists the result.
-    pub(super) fn set_reserved(&mut self, link: Link, point: Stored) {
+    /// Makes an unlisted chunk a reserved one with this point, joins it, and lists the result. O(1), amortised as for a
+    /// free.
+    pub(crate) fn set_reserved(&mut self, link: Link, point: Stored) {
         self.table.at_mut(link).set_state(State::Reserved);
         self.set_stored(link, point);
         let mut link = link;
         loop {
             let next = self.table.at(link).next;
-            if !self.table.at(next).is_reserved() || !self.join_points(link, next) {
+            if !self.are_alike(link, next) || !self.join_points(link, next) {
                 break;
             }
             self.unlist_reserved(next);
@@ -103,7 +118,7 @@ impl Chunks<'_> {
         }
         loop {
             let prev = self.table.at(link).prev;
-            if !self.table.at(prev).is_reserved() || !self.join_points(prev, link) {
+            if !self.are_alike(prev, link) || !self.join_points(prev, link) {
                 break;
             }
             self.unlist_reserved(prev);
@@ -113,35 +128,36 @@ impl Chunks<'_> {
         self.list_reserved(link);
     }
 
-    /// Returns the reserved chunk in which a range starts, and the granules before it. O(reserved chunks).
-    fn reserved_at(&self, range: AddrRange) -> Option<Candidate> {
-        let start = range.start().get();
-        let mut link = self.reserved;
-        while link.is_some() {
-            if let Some(offset) = start.checked_sub(self.addr_of(link))
-                && offset < self.bytes_of(link)
-            {
-                return Some(Candidate {
-                    link,
-                    padding: self.granule.count_up(offset)?,
-                    wait: None,
-                });
-            }
-            link = self.table.at(link).next_free();
-        }
-        None
+    fn is_part(&self, reservation: &Reservation, part: AddrRange) -> bool {
+        reservation.owner == self.id() && reservation.range.contains(part)
     }
 
-    /// Returns the reserved chunk that holds `size` granules from the start of `range`; adjacent reserved chunks are
-    /// joined. At most one stream may still use them: if it is not `stream`, the candidate has its point. O(reserved
-    /// chunks).
+    fn range_of(&self, link: Link) -> AddrRange {
+        AddrRange::of_chunk(Addr::new(self.addr_of(link)), self.bytes_of(link))
+    }
+
+    /// Returns the chunk of a reservation in which a part of it starts, and the granules before the part. O(chunks of the
+    /// reservation); O(1) at the reserved chunk that was listed last, which a commit or decommit leaves next to its place.
+    fn chunk_of(&self, reservation: &Reservation, part: AddrRange) -> Option<Candidate> {
+        if !self.is_part(reservation, part) {
+            return None;
+        }
+        let newest = ChunkHandle::new(self.reserved.0);
+        let newest = newest.filter(|_| reservation.range.contains(self.range_of(self.reserved)));
+        self.chunk_at(part, newest.or(Some(reservation.first)))
+    }
+
+    /// Returns the reserved chunk that holds `size` granules of a reservation, from the start of `part` on; adjacent
+    /// reserved chunks are joined. At most one stream may still use them: if it is not `stream`, the candidate has its
+    /// point. O(chunks of the reservation).
     pub(crate) fn find_reserved(
         &mut self,
-        range: AddrRange,
+        reservation: &Reservation,
+        part: AddrRange,
         size: u32,
         stream: StreamId,
     ) -> ReservedPlace {
-        let Some(found) = self.reserved_at(range) else {
+        let Some(found) = self.chunk_of(reservation, part) else {
             return ReservedPlace::NotReserved;
         };
         let start = self.table.at(found.link).start + found.padding;
@@ -206,33 +222,53 @@ impl Chunks<'_> {
         Some(found)
     }
 
-    /// Frees reserved addresses for all requests, with the memory there. Returns `None`, and changes nothing, if not
-    /// all of them are reserved, or if there are too few records. O(reserved chunks).
-    pub(crate) fn free_addresses(&mut self, range: AddrRange) -> Option<()> {
-        let found = self.reserved_at(range)?;
-        let mut start = self.table.at(found.link).start + found.padding;
-        let end = start.checked_add(self.granule.count_up(range.bytes())?)?;
-        let mut last = found.link;
+    /// Frees the addresses of a reservation for all requests, with the memory there. Returns `None`, and changes nothing,
+    /// if a block is there. O(chunks of the reservation).
+    pub(crate) fn free_addresses(&mut self, reservation: &Reservation) -> Option<()> {
+        let first = self.chunk_of(reservation, reservation.range)?.link;
+        let size = self.granule.count_up(reservation.range.bytes())?;
+        let end = self.table.at(first).start.checked_add(size)?;
+        let mut last = first;
         while self.table.at(last).is_reserved() && self.table.at(last).end() < end {
             last = self.table.at(last).next;
         }
-        // Another reservation may be on either side, in the same chunk.
-        if !self.table.at(last).is_reserved() || self.table.available() < 2 {
+        if !self.table.at(last).is_reserved() || self.table.at(last).end() != end {
             return None;
         }
-        let mut link = found.link;
+        let mut link = first;
         loop {
             let chunk = *self.table.at(link);
-            let target = start..end.min(chunk.end());
-            start = target.end;
-            let cut = self.cut_reserved(link, target)?;
+            self.unlist_reserved(link);
+            self.set_stored(link, None);
             // Freed, the chunk may join the free one in front of it, but no reserved one.
-            let next = self.table.at(cut).next;
-            self.free_filling(cut, chunk.is_hollow(), chunk.point());
-            if start == end {
+            self.free_filling(link, chunk.is_hollow(), chunk.point());
+            if link == last {
                 return Some(());
             }
-            link = next;
+            link = chunk.next;
         }
+    }
+
+    /// Returns the first reserved chunk of a range that starts at a multiple of the granule. `near` is the chunk where
+    /// the last search stopped, which may no longer exist, and becomes the one where this search stops. O(chunks between
+    /// `near` and the chunk found, or the end of the range); O(1) if no chunk is reserved.
+    pub(crate) fn first_reserved(
+        &self,
+        range: AddrRange,
+        near: &mut Option<ChunkHandle>,
+    ) -> Option<AddrRange> {
+        if self.reserved.is_nil() {
+            return None;
+        }
+        let mut link = self.chunk_at(range, *near)?.link;
+        while link.is_some() && self.addr_of(link) < range.end().get() {
+            self.streams.look();
+            *near = Some(ChunkHandle::from_link(link.0));
+            if self.table.at(link).is_reserved() {
+                return Some(self.range_of(link));
+            }
+            link = self.table.at(link).next;
+        }
+        None
     }
 }

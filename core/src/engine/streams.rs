@@ -23,7 +23,7 @@ pub(super) struct Streams {
     advanced: u64,
     /// The record that a partial sweep examined last.
     swept: u32,
-    /// Number of times that a point was examined.
+    /// Number of times that a point, or a chunk next to one, was examined.
     #[cfg(test)]
     pub(super) looks: core::cell::Cell<usize>,
 }
@@ -43,6 +43,13 @@ impl Streams {
         }
     }
 
+    /// Counts a look, in tests.
+    #[inline]
+    pub(super) fn look(&self) {
+        #[cfg(test)]
+        self.looks.update(|looks| looks + 1);
+    }
+
     pub(super) fn completed(&self, stream: StreamId) -> u64 {
         self.completed[usize::from(stream.number())]
     }
@@ -56,8 +63,7 @@ impl Streams {
 
     /// Returns the stored point, if its event is not yet completed.
     pub(super) fn pending(&self, stored: Option<(StreamId, u32)>) -> Option<StreamPoint> {
-        #[cfg(test)]
-        self.looks.update(|looks| looks + 1);
+        self.look();
         let (stream, low) = stored?;
         let ahead = u64::try_from(self.ahead(stream, low)).ok()?;
         (ahead > 0).then(|| StreamPoint {

@@ -1,10 +1,10 @@
 //! One allocation as a state machine: each step returns the block, or the next plan of calls for it.
 
-use super::PagePool;
 use super::plan::{NoPlan, PagePlan, Purpose, Spot};
+use super::{AddressReservation, PagePool};
 use crate::best_fit::Progress;
 use crate::block::{ChunkHandle, Request};
-use crate::engine::{Chunk, LOOKS_BEFORE_GROWTH, Need, ReservedPlace};
+use crate::engine::{Chunk, LOOKS_BEFORE_GROWTH, Need, Reservation, ReservedPlace};
 use crate::error::{AllocError, Cause};
 use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
@@ -17,8 +17,8 @@ struct WantedPlace {
     near: Option<ChunkHandle>,
     /// Whether queued work of the request's stream may still use the place.
     on_stream: bool,
-    /// Whether the place is at reserved addresses.
-    reserved: bool,
+    /// The reservation of which the place is a part.
+    reserved: Option<Reservation>,
 }
 
 /// The state of one allocation. It belongs to the thread that allocates.
@@ -63,21 +63,28 @@ impl PageAttempt {
             start: range.start(),
             near,
             on_stream: stream.is_some(),
-            reserved: false,
+            reserved: None,
         });
         attempt
     }
 
     /// Starts to commit whole pages of reserved addresses: an allocation at exactly this place. The block may have to
-    /// wait for another stream. It fails with [`AllocError::PlaceTaken`] if these are no whole pages, if not all of
-    /// them are reserved, if one is committed, or if the work of two streams still uses them.
-    pub const fn commit(range: AddrRange, stream: StreamId) -> Self {
-        let mut attempt = Self::new(Request::new(range.bytes()).on(stream));
+    /// wait for another stream. It fails with [`AllocError::PlaceTaken`] if these are no whole pages of the reservation
+    /// or one of them is committed, and with [`Cause::Pending`] while the work of two streams still uses them.
+    ///
+    /// The place is found in O(committed blocks + decommitted pieces of this reservation), however many others there
+    /// are, and in O(1) right behind the pool's last commit.
+    pub const fn commit(
+        reservation: &AddressReservation,
+        pages: AddrRange,
+        stream: StreamId,
+    ) -> Self {
+        let mut attempt = Self::new(Request::new(pages.bytes()).on(stream));
         attempt.place = Some(WantedPlace {
-            start: range.start(),
+            start: pages.start(),
             near: None,
             on_stream: true,
-            reserved: true,
+            reserved: Some(reservation.0),
         });
         attempt
     }
@@ -121,7 +128,9 @@ impl PagePool<'_> {
         match progress {
             Ok(progress) => progress,
             // Reserved addresses cannot be replaced by others. If no plan holds what is mapped there, queued work does.
-            Err(NoPlan::Busy) if attempt.place.is_some_and(|at| at.reserved) && self.plans == 0 => {
+            Err(NoPlan::Busy)
+                if attempt.place.is_some_and(|at| at.reserved.is_some()) && self.plans == 0 =>
+            {
                 self.failed(need, &request, NoPlan::Memory(Cause::Pending))
             }
             Err(NoPlan::Busy) if attempt.place.is_some() => {
@@ -226,11 +235,8 @@ impl PagePool<'_> {
         squeeze: bool,
     ) -> Result<Progress<PagePlan>, NoPlan> {
         let range = AddrRange::of_chunk(at.start, request.bytes);
-        if !self.config.addresses.contains(range) {
-            return Err(NoPlan::Busy);
-        }
-        if at.reserved {
-            let found = match self.find_reserved(range, request.stream) {
+        if let Some(reservation) = at.reserved {
+            let found = match self.find_reserved(&reservation, range, request.stream) {
                 ReservedPlace::Free(found) => found,
                 ReservedPlace::InUse => return Err(NoPlan::Memory(Cause::Pending)),
                 ReservedPlace::NotReserved => {
@@ -246,6 +252,9 @@ impl PagePool<'_> {
                 squeeze,
                 reserved: true,
             });
+        }
+        if !self.config.addresses.contains(range) {
+            return Err(NoPlan::Busy);
         }
         let (_, end) = self.granules_of(range);
         self.grow_range_to(end).ok_or(NoPlan::Table)?;

@@ -2,7 +2,7 @@
 //!
 //! Several plans may be under way at the same time, because each plan owns the records that it touches.
 
-use super::{PageAttempt, PageCall, PagePlan, PagePool, PageStats};
+use super::{AddressReservation, PageAttempt, PageCall, PagePlan, PagePool, PageStats};
 use crate::best_fit::BestFit;
 use crate::block::{Block, ChunkHandle, Grant};
 use crate::error::AllocError;
@@ -130,10 +130,15 @@ impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
     /// wait for; see [`PageAttempt::commit`].
     ///
     /// # Errors
-    /// [`AllocError::PlaceTaken`] if these are no whole reserved pages without a block; otherwise the errors of any
-    /// allocation.
-    pub fn commit(&self, range: AddrRange, stream: StreamId) -> Result<Grant, AllocError> {
-        self.finish(PageAttempt::commit(range, stream))
+    /// [`AllocError::PlaceTaken`] if these are no whole pages of the reservation without a block; otherwise the errors
+    /// of any allocation.
+    pub fn commit(
+        &self,
+        reservation: &AddressReservation,
+        pages: AddrRange,
+        stream: StreamId,
+    ) -> Result<Grant, AllocError> {
+        self.finish(PageAttempt::commit(reservation, pages, stream))
     }
 
     /// Puts memory behind the unmapped addresses of a range, for later blocks. Idle pages outside `layout` move there

@@ -4,7 +4,7 @@
 use super::idle::IdleSearch;
 use super::plan::{NoPlan, PagePlan};
 use super::{Link, PagePool};
-use crate::block::Request;
+use crate::block::{ChunkHandle, Request};
 use crate::engine::{Candidate, ChunkInfo, ChunkState, LOOKS, LOOKS_BEFORE_GROWTH, Need};
 use crate::error::Cause;
 use crate::stream::StreamId;
@@ -204,46 +204,43 @@ impl PagePool<'_> {
         }
     }
 
-    /// Returns the first addresses of a range without memory that are not reserved. O(pages of the range + reserved
-    /// chunks in it times all of them).
-    pub(super) fn first_missing(&self, range: AddrRange) -> Option<AddrRange> {
+    /// Returns the first addresses of a range without memory that are not reserved. `near` is the chunk where the last
+    /// search stopped, and becomes the one where this search stops. O(pages of the range), and if any addresses are
+    /// reserved, O(chunks between `near` and the addresses found).
+    pub(super) fn first_missing(
+        &self,
+        range: AddrRange,
+        near: &mut Option<ChunkHandle>,
+    ) -> Option<AddrRange> {
         let mut from = range.start();
         loop {
             let rest = AddrRange::new(from, range.end().get().checked_sub(from.get())?)?;
             let unmapped = self.first_unmapped(rest)?;
-            let start = unmapped.start().get();
-            let (mut behind, mut end) = (start, unmapped.end().get());
-            let mut link = self.chunks.next_reserved(Link::NIL);
-            while link.is_some() {
-                let addr = self.chunks.addr_of(link);
-                if addr <= start && start < addr + self.chunks.bytes_of(link) {
-                    behind = addr + self.chunks.bytes_of(link);
-                } else if start < addr && addr < end {
-                    end = addr;
-                }
-                link = self.chunks.next_reserved(link);
+            let Some(reserved) = self.chunks.first_reserved(unmapped, near) else {
+                return Some(unmapped);
+            };
+            let before = reserved.start().get().checked_sub(unmapped.start().get());
+            match before.and_then(|bytes| AddrRange::new(unmapped.start(), bytes)) {
+                Some(missing) => return Some(missing),
+                None => from = reserved.end(),
             }
-            if behind == start {
-                return AddrRange::new(unmapped.start(), end - start);
-            }
-            from = Addr::new(behind);
         }
     }
 
-    /// Returns whether all addresses of a range that are not reserved have memory. O(pages of the range), and as
-    /// [`missing_bytes`](Self::missing_bytes) for reserved chunks.
+    /// Returns whether all addresses of a range that are not reserved have memory. The cost is that of
+    /// [`missing_bytes`](Self::missing_bytes).
     pub fn is_mapped(&self, range: AddrRange) -> bool {
-        self.config.addresses.contains(range) && self.first_missing(range).is_none()
+        self.config.addresses.contains(range) && self.first_missing(range, &mut None).is_none()
     }
 
     /// Returns the bytes that must be created to put memory behind all unmapped addresses of a range that are not
     /// reserved: its unmapped pages less the idle pages elsewhere. If a stream is given, pages that only its own
-    /// queued work uses count as idle. O(pages of the range + reserved chunks in it times all of them).
+    /// queued work uses count as idle. O(pages of the range), and if any addresses are reserved, O(chunks up to its end).
     pub fn missing_bytes(&mut self, range: AddrRange, stream: Option<StreamId>) -> u64 {
-        let mut unmapped_pages = 0;
+        let (mut unmapped_pages, mut near) = (0, None);
         let mut from = range.start();
         while let Some(rest) = AddrRange::new(from, range.end().get().saturating_sub(from.get()))
-            && let Some(unmapped) = self.first_missing(rest)
+            && let Some(unmapped) = self.first_missing(rest, &mut near)
         {
             from = unmapped.end();
             let (first, behind) = self.granules_of(unmapped);

@@ -13,7 +13,7 @@ use super::idle::IdleSearch;
 use super::page_calls::{MappingList, Phase};
 use super::table::{HandleState, MappingState};
 use super::{Link, PagePool};
-use crate::block::{AllocatorId, Grant, Request};
+use crate::block::{AllocatorId, ChunkHandle, Grant, Request};
 use crate::engine::{Candidate, LOOKS, Need, Stored};
 use crate::error::Cause;
 use crate::stream::{StreamId, StreamPoint};
@@ -202,14 +202,14 @@ impl PagePool<'_> {
         let purpose = Purpose::Backing { point, max_bytes };
         let stream = point.map(|point| point.stream);
         let mut plans: Vec<PagePlan, MAX_GAPS> = Vec::new();
-        let mut from = range.start();
+        let (mut from, mut near) = (range.start(), None);
         while let Some(rest) = AddrRange::new(from, range.end().get().saturating_sub(from.get()))
-            && let Some(unmapped) = self.first_missing(rest)
+            && let Some(unmapped) = self.first_missing(rest, &mut near)
         {
             from = unmapped.end();
             let plan = match plans.is_full() {
                 true => None,
-                false => self.plan_backing_gap(unmapped, layout, stream, purpose),
+                false => self.plan_backing_gap(unmapped, near, layout, stream, purpose),
             };
             let Some(plan) = plan else {
                 plans.into_iter().for_each(|plan| self.abandon(plan));
@@ -221,10 +221,11 @@ impl PagePool<'_> {
         Some(plans)
     }
 
-    /// Returns a plan that puts memory behind adjacent addresses that have none.
+    /// Returns a plan that puts memory behind adjacent addresses that have none; `near` is a chunk close to them.
     fn plan_backing_gap(
         &mut self,
         unmapped: AddrRange,
+        near: Option<ChunkHandle>,
         layout: AddrRange,
         stream: Option<StreamId>,
         purpose: Purpose,
@@ -235,7 +236,7 @@ impl PagePool<'_> {
         self.grow_range_to(end)?;
         // Without a stream, only memory that no queued work uses moves, because the addresses will be free without a
         // point. No memory of the layout itself moves, because the whole layout must have memory.
-        let found = self.chunks.find_place(unmapped, need.size, None, stream);
+        let found = self.chunks.find_place(unmapped, need.size, near, stream);
         let place = Spot {
             found: found?,
             need,
@@ -300,7 +301,7 @@ impl PagePool<'_> {
         self.plans = self.plans.saturating_sub(1);
         if !plan.succeeded() {
             if plan.reserved {
-                self.chunks.reserve_filling(plan.target, true, plan.point);
+                self.chunks.set_reserved(plan.target, plan.point);
             } else {
                 self.chunks
                     .free_target(plan.target, plan.behind, Link::NIL, plan.point);
@@ -348,7 +349,7 @@ impl PagePool<'_> {
         match plan.purpose {
             Purpose::Release => None,
             Purpose::Block(request) => Some(Grant {
-                block: self.chunks.mark_used(plan.block, request.bytes),
+                block: self.chunks.use_filling(plan.block, request.bytes),
                 wait: plan.wait,
             }),
             Purpose::Backing { point: uses, .. } => {

@@ -6,27 +6,23 @@
 
 use super::plan::PagePlan;
 use super::{Link, PagePool};
-use crate::best_fit::BestFit;
-use crate::block::{AllocatorId, Block, Request};
-use crate::engine::{Candidate, LOOKS, Need, ReservedPlace};
+use crate::block::{Block, Request};
+use crate::engine::{Candidate, LOOKS, Need, Reservation, ReservedPlace};
 use crate::error::{AllocError, Cause, FreeError, Rejected};
 use crate::stream::{StreamId, StreamPoint};
-use crate::units::{Addr, AddrRange};
+use crate::units::AddrRange;
 
 /// Whole pages of addresses of a [`PagePool`] that belong to its holder until
 /// [`free_addresses`](PagePool::free_addresses); [`PageAttempt::commit`](super::PageAttempt::commit) puts memory behind
 /// them.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "dropped addresses stay reserved"]
-pub struct AddressReservation {
-    range: AddrRange,
-    owner: AllocatorId,
-}
+pub struct AddressReservation(pub(super) Reservation);
 
 impl AddressReservation {
     /// Returns the addresses.
     pub const fn range(&self) -> AddrRange {
-        self.range
+        self.0.range
     }
 }
 
@@ -50,12 +46,7 @@ impl PagePool<'_> {
         let target = start..start + need.size;
         let cut = self.chunks.cut_target(found.link, target.clone(), target);
         let (link, _) = cut.ok_or_else(|| self.chunks.table_full())?;
-        let addr = Addr::new(self.chunks.addr_of(link));
-        self.chunks.reserve_filling(link, true, None);
-        Ok(AddressReservation {
-            range: AddrRange::of_chunk(addr, request.bytes),
-            owner: self.id(),
-        })
+        Ok(AddressReservation(self.chunks.reserve(link)))
     }
 
     /// Returns a place for this many granules from the start of a page on, which has no mapping, so that no queued work
@@ -115,47 +106,49 @@ impl PagePool<'_> {
     ///
     /// # Errors
     /// Returns the block if it is not one of this reservation's, or for the reasons of
-    /// [`free_after`](BestFit::free_after); nothing has changed then.
+    /// [`free_after`](crate::BestFit::free_after); nothing has changed then.
     pub fn decommit(
         &mut self,
         reservation: &AddressReservation,
         block: Block,
         point: Option<StreamPoint>,
     ) -> Result<(), Rejected<FreeError>> {
-        if reservation.owner != self.id() || !reservation.range.contains(block.range()) {
-            return Err(Rejected::new(block, FreeError::Unknown));
-        }
         let bytes = block.bytes();
-        self.chunks.free_reserved(block, point)?;
+        self.chunks.free_reserved(&reservation.0, block, point)?;
         self.freed_bytes = self.freed_bytes.saturating_add(bytes);
         Ok(())
     }
 
-    /// Frees reserved addresses, and the idle memory there, for all requests. O(reserved chunks).
+    /// Frees reserved addresses, and the idle memory there, for all requests. O(blocks + decommitted pieces of the
+    /// reservation), amortised as a free is.
     ///
     /// # Errors
-    /// Returns the reservation if it is not one of this pool's, if pages of it are committed, or if the table of chunks
-    /// is full; nothing has changed then.
+    /// Returns the reservation if it is not one of this pool's, or if pages of it are committed; nothing has changed
+    /// then.
     pub fn free_addresses(
         &mut self,
         reservation: AddressReservation,
     ) -> Result<(), AddressReservation> {
-        let is_ours = reservation.owner == self.id();
-        match is_ours.then(|| self.chunks.free_addresses(reservation.range)) {
-            Some(Some(())) => Ok(()),
-            _ => Err(reservation),
-        }
+        self.chunks
+            .free_addresses(&reservation.0)
+            .ok_or(reservation)
     }
 
-    /// Returns the reserved chunk that holds whole pages.
-    pub(super) fn find_reserved(&mut self, range: AddrRange, stream: StreamId) -> ReservedPlace {
-        let offset = range.start().get() - self.config.addresses.start().get();
-        let page_bytes = self.config.page_bytes;
-        if !offset.is_multiple_of(page_bytes) || !range.bytes().is_multiple_of(page_bytes) {
+    /// Returns the reserved chunk that holds whole pages of a reservation. O(chunks of the reservation).
+    pub(super) fn find_reserved(
+        &mut self,
+        reservation: &Reservation,
+        pages: AddrRange,
+        stream: StreamId,
+    ) -> ReservedPlace {
+        let base = reservation.range.start().get();
+        let is_whole = |bytes: u64| bytes.is_multiple_of(self.config.page_bytes);
+        let offset = pages.start().get().checked_sub(base);
+        if !offset.is_some_and(is_whole) || !is_whole(pages.bytes()) {
             return ReservedPlace::NotReserved;
         }
-        match self.chunks.granule().count_up(range.bytes()) {
-            Some(size) => self.chunks.find_reserved(range, size, stream),
+        match self.chunks.granule().count_up(pages.bytes()) {
+            Some(size) => self.chunks.find_reserved(reservation, pages, size, stream),
             None => ReservedPlace::NotReserved,
         }
     }

@@ -90,7 +90,7 @@ impl DeviceAllocator {
         self.0.came_back_on(stream_id, bytes);
     }
 
-    /// Frees reserved addresses whose pages are all decommitted. They stay reserved if a table is full.
+    /// Frees reserved addresses whose pages are all decommitted.
     pub(crate) fn free_addresses(&self, reservation: AddressReservation) {
         if let Some(pages) = self.0.pool.pages() {
             let shared = pages.shared();

@@ -2,7 +2,8 @@
 
 use larder_core::pages::{AddressReservation, PageAttempt};
 use larder_core::{
-    Addr, AddrRange, AllocError, Block, EventNumber, Request, StreamId, StreamPoint,
+    Addr, AddrRange, AllocError, BestFit, Block, ChunkInfo, ChunkState, EventNumber, Request,
+    StreamId, StreamPoint,
 };
 
 use super::Run;
@@ -56,7 +57,10 @@ impl Run<'_, '_> {
         let start = Addr::new(range.start().get() + first * page);
         let place = AddrRange::new(start, pages * page).expect("inside");
         let stream = StreamId::new(stream % self.streams_used as u8);
-        self.advance(PageAttempt::commit(place, stream), true)
+        self.advance(
+            PageAttempt::commit(&reserved.reservation, place, stream),
+            true,
+        )
     }
 
     /// Notes the block of committed pages.
@@ -115,5 +119,24 @@ impl Run<'_, '_> {
                 Ok(())
             }
         }
+    }
+
+    /// Checks that each reserved chunk is of one reservation.
+    pub(super) fn check_reserved(&mut self) -> Result<(), String> {
+        let (reserved, mut stray) = (&self.reserved, None);
+        let mut check = |chunk: ChunkInfo| {
+            let owns = |reserved: &Reserved| reserved.reservation.range().contains(chunk.range);
+            let is_reserved = matches!(chunk.state, ChunkState::Reserved { .. });
+            if is_reserved && !reserved.iter().any(owns) {
+                stray = Some(chunk.range);
+            }
+            stray.is_none()
+        };
+        let start = self.config.addresses.start();
+        let pool = self.paged.get_mut();
+        pool.chunks_from(start, None, &mut check);
+        stray.map_or(Ok(()), |range| {
+            Err(format!("{range:?} is not of one reservation"))
+        })
     }
 }

@@ -29,7 +29,9 @@ impl StreamPool<VirtualMemory, PagePool<'static>> {
         let driver = self.memory.context().driver();
         let grant = driver.relaxed_once(|| {
             self.poll_events(host);
-            self.search(stream_id, host, || self.shared().commit(range, stream_id))
+            self.search(stream_id, host, || {
+                self.shared().commit(reservation, range, stream_id)
+            })
         })?;
         let Some(point) = grant.wait else {
             return Ok(grant.block);
