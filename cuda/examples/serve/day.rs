@@ -11,6 +11,8 @@ const RATE: f64 = 0.75;
 /// How the traffic of the two models changes over a day.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Traffic {
+    /// One model has nearly all traffic in the first half of the day, and the other one in the second half.
+    Turns,
     /// One model's traffic peaks when the other's is lowest.
     Opposed,
     /// Both peak at the same time.
@@ -20,7 +22,7 @@ pub(crate) enum Traffic {
 }
 
 impl Traffic {
-    pub(crate) const ALL: [Self; 3] = [Self::Opposed, Self::Together, Self::Bursts];
+    pub(crate) const ALL: [Self; 4] = [Self::Turns, Self::Opposed, Self::Together, Self::Bursts];
 }
 
 /// A prompt, and the length of its answer, which the server does not know in advance.
@@ -37,16 +39,18 @@ pub(crate) struct Request {
     pub(crate) output: usize,
 }
 
-/// Draws the requests of a day, in the order of their arrival.
-pub(crate) fn requests(traffic: Traffic, seed: u64) -> Vec<Request> {
+/// Draws the requests of a day, in the order of their arrival, with `load` times the usual traffic.
+pub(crate) fn requests(traffic: Traffic, load: f64, seed: u64) -> Vec<Request> {
     let mut random = Random(seed);
     let mut bursts = [0; 2];
     let mut requests = Vec::new();
     for arrival in 0..STEPS {
         let wave = (TAU * f64::from(arrival) / f64::from(STEPS)).sin();
         for (model, burst) in bursts.iter_mut().enumerate() {
-            // Two bursts of a model in a day; eight of a day of bursts.
+            // Two bursts of a model in a day; eight in a day of bursts, and none if the models take turns.
+            let is_turn = (arrival < STEPS / 2) == (model == 0);
             let (level, chance) = match traffic {
+                Traffic::Turns => (if is_turn { 1.9 } else { 0.1 }, 0.0),
                 Traffic::Opposed if model == 1 => (1.0 - 0.9 * wave, 2.0),
                 Traffic::Opposed | Traffic::Together => (1.0 + 0.9 * wave, 2.0),
                 Traffic::Bursts => (0.4, 8.0),
@@ -56,7 +60,7 @@ pub(crate) fn requests(traffic: Traffic, seed: u64) -> Vec<Request> {
             }
             let in_burst = if *burst > 0 { 2.0 } else { 0.0 };
             *burst = burst.saturating_sub(1);
-            for _ in 0..random.poisson(RATE * (level + in_burst)) {
+            for _ in 0..random.poisson(load * RATE * (level + in_burst)) {
                 requests.push(Request {
                     id: requests.len(),
                     model,

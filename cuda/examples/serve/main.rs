@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p larder-cuda --example serve
+//! cargo run --release -p larder-cuda --example serve -- loads    # the traffic that each memory serves, a minute
 //! LARDER_CUDA_DRIVER=stand-in cargo run --release -p larder-cuda --example serve    # even if there is a GPU
 //! ```
 //!
@@ -76,7 +77,12 @@ impl Kind {
 }
 
 fn main() -> ExitCode {
-    match run() {
+    let outcome = match std::env::args().nth(1).as_deref() {
+        None => run(),
+        Some("loads") => loads(),
+        Some(other) => Err(format!("`{other}` is unknown: say `loads`, or nothing").into()),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("serve: {error}");
@@ -92,7 +98,7 @@ fn run() -> Result<(), Failure> {
     for traffic in Traffic::ALL {
         let mut days: [Vec<Report>; 4] = Default::default();
         for seed in 0..SEEDS {
-            let day = serve(&context, &day::requests(traffic, seed))?;
+            let day = serve(&context, &day::requests(traffic, 1.0, seed))?;
             for (days, day) in days.iter_mut().zip(day) {
                 days.push(day);
             }
@@ -105,6 +111,34 @@ fn run() -> Result<(), Failure> {
         0 => Ok(()),
         worse => Err(format!("{worse} requests were worse off with lent memory").into()),
     }
+}
+
+/// Prints the largest traffic, in percent of the usual one, of which each memory refuses at most one request in a
+/// hundred.
+fn loads() -> Result<(), Failure> {
+    load_from_env()?;
+    let context = Context::new(0)?;
+    for traffic in Traffic::ALL {
+        print!("{traffic:?}:");
+        for kind in Kind::ALL {
+            let mut most = 0;
+            for percent in (5..=200).step_by(5) {
+                let (mut refused, mut all) = (0, 0);
+                for seed in 0..SEEDS {
+                    let day = day::requests(traffic, f64::from(percent) / 100.0, seed);
+                    refused += kind.server(&context)?.run(&day, |_| {})?.refused;
+                    all += day.len() as u64;
+                }
+                if 100 * refused > all {
+                    break;
+                }
+                most = percent;
+            }
+            print!(" {} {most} %", kind.name());
+        }
+        println!();
+    }
+    Ok(())
 }
 
 /// Serves the same day with each kind of memory.

@@ -8,9 +8,6 @@ use larder_cuda::{BlockMove, BlockPool, Context, DeviceAllocError, DeviceAllocat
 use crate::Failure;
 use crate::cache::{self, BLOCK_BYTES, HALF_BLOCKS, HALF_BYTES, Memory, TOTAL_BYTES};
 
-/// Memory that a pool commits and decommits at once: a page of most devices.
-const UNIT_BYTES: u64 = 2 << 20;
-
 /// Which of two models may use which memory of [`Pools`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Share {
@@ -54,10 +51,9 @@ impl Pools {
 
 impl Memory for Pools {
     fn alloc(&mut self, model: usize) -> Result<Option<usize>, Failure> {
-        use DeviceAllocError::{Full, Recalled};
         match self.pools[model].alloc(&self.stream) {
             Ok(block) => Ok(Some(block)),
-            Err(Full { .. } | Recalled { .. }) => Ok(None),
+            Err(DeviceAllocError::Full { .. }) => Ok(None),
             Err(error) if error.is_out_of_memory() => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -73,20 +69,12 @@ impl Memory for Pools {
             return Ok(None);
         }
         let (pool, stream) = (&mut self.pools[model], &self.stream);
-        let used_bytes = (pool.len() * BLOCK_BYTES) as u64;
-        if pool.committed_bytes() - used_bytes < UNIT_BYTES {
-            return Ok(None);
-        }
         let moves = pool.compact(stream);
         for &BlockMove { from, to } in &moves {
-            // SAFETY: both blocks are in use.
-            let blocks = unsafe { pool.whole_mut() };
-            let (mut below, above) = blocks.split_at_mut(from * BLOCK_BYTES);
-            let mut place = below.slice_mut(to * BLOCK_BYTES..(to + 1) * BLOCK_BYTES);
-            stream.memcpy_dtod(&above.as_view().slice(..BLOCK_BYTES), &mut place)?;
+            pool.copy(stream, from, to)?;
             pool.free(stream, from)?;
         }
-        Ok(Some(moves))
+        Ok(Some(moves).filter(|moves| !moves.is_empty()))
     }
 
     fn max_blocks(&self) -> usize {

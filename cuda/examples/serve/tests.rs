@@ -20,7 +20,7 @@ fn alone() -> (&'static Driver, MutexGuard<'static, ()>) {
 
 /// A part of a day.
 fn some(traffic: Traffic, seed: u64, steps: u32) -> Vec<Request> {
-    let requests = day::requests(traffic, seed).into_iter();
+    let requests = day::requests(traffic, 1.0, seed).into_iter();
     requests
         .take_while(|request| request.arrival < steps)
         .collect()
@@ -36,9 +36,9 @@ fn half_of_the_memory_is_whole_blocks_and_leaves_room_for_activations() {
 #[test]
 fn a_day_is_the_same_each_time_and_has_a_long_tail() {
     for traffic in Traffic::ALL {
-        let requests = day::requests(traffic, 3);
-        assert_eq!(requests, day::requests(traffic, 3));
-        assert_ne!(requests, day::requests(traffic, 4));
+        let requests = day::requests(traffic, 1.0, 3);
+        assert_eq!(requests, day::requests(traffic, 1.0, 3));
+        assert_ne!(requests, day::requests(traffic, 1.0, 4));
         assert!(
             requests
                 .iter()
