@@ -193,11 +193,11 @@ pub struct GpuLimit {
     /// Bytes that the job would like to hold; absent if it does not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted_bytes: Option<u64>,
-    /// Bytes that the job does not give back on request, whether it holds them already or not; absent if it gives
+    /// Bytes that the job does not return on request, whether it holds them already or not; absent if it gives
     /// nothing back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guaranteed_bytes: Option<u64>,
-    /// Bytes that the job holds and gives back on request.
+    /// Bytes that the job holds and returns on request.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lent_bytes: u64,
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! [`Loan`]: the memory of a reserved buffer beyond its guarantee, which the buffer gives back on request.
+//! [`Loan`]: the memory of a reserved buffer beyond its guarantee, which the buffer returns on request.
 //!
 //! LOAN1 The lent bytes are those committed beyond the guarantee. No more than these are recalled.
 //! LOAN2 Bytes count as committed from before their pages are requested until after these are idle.

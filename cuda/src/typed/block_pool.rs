@@ -107,7 +107,7 @@ impl BlockPool {
     }
 
     /// Returns the loan of what is committed beyond a guarantee; by default all of the pool is guaranteed. It counts
-    /// whole units, so [`compact`](Self::compact) the pool to give back as many bytes as are recalled.
+    /// whole units, so [`compact`](Self::compact) the pool to return as many bytes as are recalled.
     pub const fn loan(&self) -> &Loan {
         self.reserved.loan()
     }
@@ -194,7 +194,7 @@ impl BlockPool {
     /// sleeps: then [`wake`](DeviceAllocator::wake) brings no memory back for the pool.
     ///
     /// # Errors
-    /// Those of [`free`](Self::free). The blocks that were not freed are still in use.
+    /// The errors of [`free`](Self::free). The blocks that were not freed are still in use.
     pub fn clear(&mut self, stream: &Arc<CudaStream>) -> Result<(), DeviceAllocError> {
         while let Some(block) = self.used.last() {
             self.free(stream, block)?;

@@ -1,4 +1,4 @@
-//! The cache of a job: blocks that it takes while its limit allows. Those beyond a guarantee are lent, and given back
+//! The cache of a job: blocks that it takes while its limit allows. Those beyond a guarantee are lent, and returned
 //! when they are recalled.
 
 use std::error::Error;

@@ -78,7 +78,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_limit)]
     cache: u64,
 
-    /// The part of the cache that the job does not give back for the memory of other jobs
+    /// The part of the cache that the job does not release for the memory of other jobs
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_limit)]
     guaranteed: u64,
 

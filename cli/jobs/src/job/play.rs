@@ -47,7 +47,7 @@ pub(super) struct Figures {
     /// Maximum bytes held from the device, and maximum limit, at the end of a run.
     pub(super) peak_held_bytes: u64,
     pub(super) peak_limit_bytes: u64,
-    /// Maximum bytes of the cache at the end of a run, and bytes of it given back when they were recalled.
+    /// Maximum bytes of the cache at the end of a run, and bytes of it released when they were recalled.
     pub(super) peak_cache_bytes: u64,
     pub(super) cache_returned_bytes: u64,
     /// The hash of all bytes that were read, in the order of the frees.

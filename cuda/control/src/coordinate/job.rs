@@ -29,7 +29,7 @@ pub(super) struct CoordinatedJob {
     held_asleep: u64,
     /// Bytes that the job wants.
     want: Demand,
-    /// Bytes that the job wants and does not give back on request.
+    /// Bytes that the job wants and does not return on request.
     guaranteed: Demand,
     /// The job's answer, if it set a limit other than the last one sent.
     answer: Option<OwnLimit>,

@@ -1,7 +1,7 @@
 //! The memory that each job would have if memory could move instantly.
 //!
 //! Each job first gets its floor, and then the memory that it refused to release. The rest goes to the jobs
-//! with the highest priority, up to the bytes that they want and do not give back on request, and then to those
+//! with the highest priority, up to the bytes that they want and do not return on request, and then to those
 //! with the next priority. What is left after that goes to the jobs in the same order, up to all bytes that they
 //! want. Jobs with the same priority get equal amounts above their floors, up to the bytes that each wants
 //! (max-min fairness).
@@ -16,7 +16,7 @@ pub(super) struct Want {
     pub(super) min: u64,
     /// Bytes that the job wants; at least `min`.
     pub(super) want: u64,
-    /// The part of `want` that the job does not give back on request.
+    /// The part of `want` that the job does not return on request.
     pub(super) guaranteed: u64,
 }
 
