@@ -241,26 +241,20 @@ impl TreeNode {
             return false;
         };
         let shared = self.shared();
-        let others = || {
-            let mut pools = shared.pools_within(budget);
-            pools.retain(|pool| pool.node().id != self.id);
-            pools
-        };
         let release = |bytes: u64| {
-            let pools = others();
-            let mut pools = pools.iter();
-            pools.try_fold(0_u64, |released, pool| {
-                match bytes.saturating_sub(released) {
-                    0 => Err(released),
-                    missing => Ok(released + pool.release(missing, on_device)),
+            let mut released = 0;
+            for pool in shared.pools_within(budget) {
+                if pool.node().id != self.id && released < bytes {
+                    released += pool.release(bytes - released, on_device);
                 }
-            })
+            }
+            released
         };
-        let (Ok(released) | Err(released)) = release(bytes);
+        let released = release(bytes);
         let missing = bytes.saturating_sub(released);
         let decommitted = shared.recall(budget, on_device, missing);
         if decommitted > 0 {
-            let (Ok(_) | Err(_)) = release(missing);
+            release(missing);
         }
         released > 0 || decommitted > 0
     }
