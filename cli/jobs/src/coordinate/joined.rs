@@ -69,6 +69,8 @@ pub(crate) struct JobFigures {
     pub(super) deferred_bytes: u64,
     /// Bytes wanted, or `None` if the job reports no number.
     pub(super) wanted_bytes: Option<u64>,
+    /// Bytes that the job does not return on request, or `None` if it returns nothing.
+    pub(super) guaranteed_bytes: Option<u64>,
     /// Maximum bytes that the job can hold from now on.
     pub(super) charge_bytes: u64,
 }

@@ -228,6 +228,7 @@ impl Coordination {
             held_bytes: raw.held_bytes,
             deferred_bytes: raw.deferred_bytes,
             wanted_bytes: Some(raw.wanted_bytes).filter(|wanted| *wanted != u64::MAX),
+            guaranteed_bytes: raw.guaranteed_bytes,
             charge_bytes,
         };
         if state != known.state {
@@ -302,17 +303,19 @@ impl Coordination {
         }
     }
 
-    /// Returns the names of the other jobs on a GPU that have the same or a higher priority and
-    /// want more than they have; at most [`NAMED`] of them.
+    /// Returns the names of the other jobs on a GPU that want more than they have and come before this job: they have
+    /// the same or a higher priority, or want for themselves what this job lends; at most [`NAMED`] of them.
     fn lacking(&self, gpu: BusId, of: JobId) -> Option<String> {
         let all = self.known.values().filter(|known| known.gpu == gpu);
-        let priority = all
-            .clone()
-            .find(|known| known.id == of)
-            .map_or(0, |known| known.priority);
+        let of_job = all.clone().find(|known| known.id == of);
+        let priority = of_job.map_or(0, |known| known.priority);
+        let lends = of_job.is_some_and(|known| known.state.guaranteed_bytes.is_some());
         let mut lacking = all.filter(|known| {
             let wanted = known.state.wanted_bytes.unwrap_or(u64::MAX);
-            known.id != of && known.priority >= priority && wanted > known.state.limit_bytes
+            let kept = known.state.guaranteed_bytes.unwrap_or(u64::MAX).min(wanted);
+            let limit = known.state.limit_bytes;
+            let comes_first = known.priority >= priority || lends && kept > limit;
+            known.id != of && wanted > limit && comes_first
         });
         let named: Vec<_> = lacking
             .by_ref()

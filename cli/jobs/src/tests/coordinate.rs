@@ -24,6 +24,22 @@ fn memory_moves_to_the_higher_priority_and_back_when_that_one_wants_less() {
 }
 
 #[test]
+fn lent_memory_moves_to_a_lower_priority_and_the_reason_names_it() {
+    let mut world = World::new(&[("cache", Status::new(5, 90 * MIB))]);
+    world.jobs[0].1.guaranteed = Some(20 * MIB);
+    world.settle();
+    assert_eq!(world.limits(), [90]);
+    world.join("work", Status::new(1, 60 * MIB));
+    let said = world.settle();
+    assert_eq!(world.limits(), [40, 60]);
+    let why = said.iter().find_map(|said| match said {
+        CoordinationEvent::Limit { job, why, .. } if job == "cache" => Some(why.as_str()),
+        _ => None,
+    });
+    assert_eq!(why, Some("for work"));
+}
+
+#[test]
 fn another_coordinator_takes_over_and_no_old_answer_counts() {
     let mut world = World::new(&[
         ("a", Status::new(1, 80 * MIB)),

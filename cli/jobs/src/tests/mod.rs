@@ -46,6 +46,7 @@ struct Status {
     limit: u64,
     held: u64,
     wanted: u64,
+    guaranteed: Option<u64>,
     priority: i64,
     ended: bool,
 }
@@ -60,6 +61,7 @@ impl Status {
             limit: 0,
             held: 0,
             wanted,
+            guaranteed: None,
             priority,
             ended: false,
         }
@@ -79,7 +81,7 @@ impl Status {
                 "writtenAtUnixMs": unix_ms(SystemTime::now()),
                 "gpus": { self.gpu: { "limitBytes": self.limit, "heldBytes": self.held,
                     "deferredBytes": self.held.saturating_sub(self.limit),
-                    "wantedBytes": self.wanted } } },
+                    "wantedBytes": self.wanted, "guaranteedBytes": self.guaranteed } } },
         });
         let text = text.to_string();
         StatusFile::parse(&text).unwrap();
