@@ -69,7 +69,7 @@ pub struct JobReport {
     /// Bytes that the job would like to hold.
     pub wanted_bytes: u64,
     /// Bytes that the job does not return on request; those that it wants beyond them come after what the other
-    /// jobs want for themselves. With `None`, the job gives nothing back.
+    /// jobs want for themselves. With `None`, the job returns nothing.
     pub guaranteed_bytes: Option<u64>,
     /// Whether the job sleeps; `None` if it does not support sleep, or cannot sleep now.
     pub sleep: Option<SleepState>,
