@@ -51,8 +51,10 @@ pub enum DeviceAllocError {
     /// The stream cannot be removed, because something other than the allocators still holds it.
     #[error("the stream is in use: drop its buffers, steps, windows and other clones of it first")]
     StreamHeld,
-    /// A part of the range is not committed.
-    #[error("a part of the range is not committed, or out of bounds: decommit what was committed")]
+    /// A part of the range is not committed, or the block is not in use.
+    #[error(
+        "a part of the range is not committed, or out of bounds, or the block is not in use: decommit what was committed"
+    )]
     NotCommitted,
     /// All blocks of a pool are in use.
     #[error("all {max} blocks are in use: free some, or make the pool for more")]
@@ -60,11 +62,13 @@ pub enum DeviceAllocError {
         /// Number of blocks.
         max: usize,
     },
-    /// Other requests recall memory that is [lent](crate::Loan) to the buffer, so it commits nothing beyond its
-    /// guarantee.
-    #[error("others recall {:#} of what is lent to the buffer: decommit as much first", ByteCount(*bytes))]
+    /// Another request waits for [lent](crate::Loan) memory, so nothing more is lent.
+    #[error(
+        "{:#} of lent memory are recalled for another request: decommit what is recalled from the buffer, and try again",
+        ByteCount(*bytes)
+    )]
     Recalled {
-        /// Bytes recalled and not decommitted yet.
+        /// Bytes recalled from the buffer and not decommitted yet, or for which another request waits.
         bytes: u64,
     },
     /// The stream is being captured, and no window was primed for it.

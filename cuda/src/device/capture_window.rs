@@ -191,12 +191,9 @@ impl DeviceAllocator {
         if inner.routes.of(stream_id) == AllocRoute::Asleep {
             return Err(DeviceAllocError::Asleep);
         }
-        let given = inner.alloc(
-            stream,
-            stream_id,
-            &Request::new(bytes).on(stream_id),
-            HostWait::MayBlock,
-        );
+        let request = Request::new(bytes).on(stream_id);
+        let host = HostWait::MayBlock;
+        let given = inner.alloc_block(host, || inner.alloc(stream, stream_id, &request, host));
         inner.pool.node().shared().notify();
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());

@@ -215,6 +215,9 @@ forward! {
     /// See [`StreamPool::poll_events`].
     fn poll_events(&self, host: HostWait) => |pool| pool.poll_events(host);
 
+    /// See [`StreamPool::wait_for_pending`].
+    fn wait_for_pending(&self) => |pool| pool.wait_for_pending();
+
     /// Sets the tiers above the pool.
     fn set_upper_tiers(&self, tiers: Weak<DeviceInner>) => |pool| pool.set_upper_tiers(tiers);
 
@@ -291,7 +294,12 @@ impl LimitedPool for DeviceInner {
             return 0;
         }
         self.pool.poll_events(HostWait::MayBlock);
-        self.pool.release(bytes)
+        let released = self.pool.release(bytes);
+        if released >= bytes || self.pool.report().pending_bytes == 0 {
+            return released;
+        }
+        self.pool.wait_for_pending();
+        released + self.pool.release(bytes - released)
     }
 
     fn stats(&self) -> Stats {

@@ -60,8 +60,7 @@ impl DeviceAllocator {
             device: self.context().ordinal(),
         };
         let source = inner.pool.pages().ok_or(unsupported)?.shared().source();
-        source.forget_over_budget();
-        let make_room = |error: DriverError| {
+        let release_and_make = |error: DriverError| {
             if error != DriverError::Budget && !error.is_out_of_memory() {
                 return Err(error);
             }
@@ -70,12 +69,15 @@ impl DeviceAllocator {
             inner.pool.release(u64::MAX);
             source.make_fixed(bytes)
         };
-        // The calls share one change of the thread's capture mode.
-        let driver = self.context().driver();
-        let made = driver.relaxed_once(|| source.make_fixed(bytes).or_else(make_room));
-        let mapping = made.map_err(|error| match source.over_budget() {
-            Some(over) => DeviceAllocError::Budget(over),
-            None => error.into(),
+        let mapping = inner.alloc_block(HostWait::MayBlock, || {
+            source.forget_over_budget();
+            // The calls share one change of the thread's capture mode.
+            let driver = self.context().driver();
+            let made = driver.relaxed_once(|| source.make_fixed(bytes).or_else(release_and_make));
+            made.map_err(|error| match source.over_budget() {
+                Some(over) => DeviceAllocError::Budget(over),
+                None => error.into(),
+            })
         });
         inner.fixed_have_changed();
         let mapping = mapping?;

@@ -28,12 +28,15 @@ impl DeviceAllocator {
     /// Sets the limit of held memory, without waiting. From then on, nothing is granted above the limit: blocks
     /// are refused even if held memory could serve them. Idle memory above the limit is released now, as
     /// exactly as possible; the rest is released as blocks are freed and their streams reach their points.
+    /// [Lent](crate::Loan) memory is recalled for it.
     ///
     /// A raised limit ends the effects of a lowered one. Under
     /// [`Backing::Budget`](larder_core::pages::Backing), no more than the page budget is held, whatever the
     /// limit. O(chunks), and the driver calls.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
-        self.0.set_limit(bytes)
+        let answer = self.0.set_limit(bytes);
+        self.0.pool.node().call_back_loans();
+        answer
     }
 
     /// Returns the limit of held memory; budgets above may allow less.

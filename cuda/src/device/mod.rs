@@ -74,7 +74,7 @@ use steps::StepStreams;
 
 #[cfg(feature = "job")]
 use crate::limits::LimitedPool;
-use crate::limits::{self, Budget};
+use crate::limits::{self, Budget, Claimant};
 use crate::stream::pool::{HostWait, StreamStats, UpperTiers};
 use crate::{Context, DeviceAllocError, DeviceFreeError};
 
@@ -209,8 +209,19 @@ impl WeakDevice {
     }
 }
 
-/// Maximum number of times that room is made for a request, since another thread may take the memory.
-const MAX_ROOMS: u32 = 8;
+/// Maximum number of times that room is made for a request, since another thread may take the memory: enough for a
+/// callback that decommits one unit of a buffer at a time.
+const MAX_ROOMS: u32 = 1024;
+
+/// What may be done for a request that was refused for lack of memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Shortage {
+    pub(crate) host: HostWait,
+    /// Bytes that the caller needs after this request.
+    pub(crate) more_bytes: u64,
+    /// Who may recall lent memory; `None` for a commit that is lent itself.
+    pub(crate) claimant: Option<Claimant>,
+}
 
 impl DeviceInner {
     #[inline]
@@ -263,9 +274,9 @@ impl DeviceInner {
                 return self.alloc_plain(stream, stream_id, request.bytes, host);
             }
             (AllocRoute::Plain, Small::IsInCore) => {
-                self.alloc_with_room(host, || self.alloc(stream, stream_id, request, host))
+                self.alloc_block(host, || self.alloc(stream, stream_id, request, host))
             }
-            _ => self.alloc_with_room(host, || {
+            _ => self.alloc_block(host, || {
                 self.alloc_in_step(stream, stream_id, request, host)
             }),
         };
@@ -307,32 +318,52 @@ impl DeviceInner {
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         let request = Request::new(bytes).on(stream_id);
-        let given = self.alloc_with_room(host, || {
+        let given = self.alloc_block(host, || {
             self.pool.alloc_more(stream, stream_id, &request, host)
         });
         self.pool.node().shared().notify();
         given
     }
 
+    /// Allocates a block with `alloc`, and makes room for it if that is refused.
+    pub(super) fn alloc_block<T>(
+        &self,
+        host: HostWait,
+        alloc: impl Fn() -> Result<T, DeviceAllocError>,
+    ) -> Result<T, DeviceAllocError> {
+        let short = Shortage {
+            host,
+            more_bytes: 0,
+            claimant: Some(self.pool.node().claimant()),
+        };
+        self.with_room(short, alloc)
+    }
+
     /// Allocates with `alloc`. If that is refused for lack of memory, and the host may wait, makes room
     /// ([`make_room`](crate::limits::TreeNode::make_room)) and tries again while room is found. The caller holds no
     /// lock.
-    pub(super) fn alloc_with_room(
+    pub(super) fn with_room<T>(
         &self,
-        host: HostWait,
-        alloc: impl Fn() -> Result<Block, DeviceAllocError>,
-    ) -> Result<Block, DeviceAllocError> {
-        let device = self.pool.context().device();
-        let mut tries = match host {
+        short: Shortage,
+        alloc: impl Fn() -> Result<T, DeviceAllocError>,
+    ) -> Result<T, DeviceAllocError> {
+        let (node, device) = (self.pool.node(), self.pool.context().device());
+        let mut tries = match short.host {
             HostWait::MayBlock => MAX_ROOMS,
             HostWait::MustNotBlock | HostWait::HasFallback => 0,
         };
+        let make_room = |refusal: &DeviceAllocError| {
+            node.make_room(refusal, device, short.more_bytes, short.claimant)
+        };
         loop {
             match alloc() {
-                Err(refusal) if tries > 0 && self.pool.node().make_room(&refusal, device) => {
-                    tries -= 1;
+                Err(refusal) if tries > 0 && make_room(&refusal) => tries -= 1,
+                outcome => {
+                    if let (Ok(_), Some(claimant)) = (&outcome, short.claimant) {
+                        node.end_claim(claimant);
+                    }
+                    return outcome;
                 }
-                outcome => return outcome,
             }
         }
     }

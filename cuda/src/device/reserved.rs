@@ -7,8 +7,7 @@ use larder_core::pages::{AddressReservation, PagePool};
 use larder_core::{AddrRange, Block, StreamId};
 
 use super::device_pool::PagedStreamPool;
-use super::{DeviceAllocError, DeviceAllocator};
-use crate::stream::pool::HostWait;
+use super::{DeviceAllocError, DeviceAllocator, Shortage};
 use crate::{DriverError, Loan};
 
 impl DeviceAllocator {
@@ -44,31 +43,27 @@ impl DeviceAllocator {
         Ok(self.0.pool.pages().ok_or(unsupported)?)
     }
 
-    /// Makes a loan of up to `max_bytes` bytes of this allocator's memory.
-    pub(crate) fn new_loan(&self, max_bytes: u64) -> Loan {
-        Loan::new(self.0.pool.node(), self.context().device(), max_bytes)
+    /// Makes a loan of up to `max_bytes` bytes of this allocator's memory, in units of `unit_bytes`.
+    pub(crate) fn new_loan(&self, max_bytes: u64, unit_bytes: u64) -> Loan {
+        let device = self.context().device();
+        Loan::new(self.0.pool.node(), device, max_bytes, unit_bytes)
     }
 
-    /// Commits whole pages of a reservation for work that is queued on a stream from now on. A lent commit recalls no
-    /// lent memory.
+    /// Commits whole pages of a reservation for work that is queued on a stream from now on.
     pub(crate) fn commit_pages(
         &self,
         stream: &Arc<CudaStream>,
         stream_id: StreamId,
         reservation: &AddressReservation,
         range: AddrRange,
-        host: HostWait,
-        is_lent: bool,
+        short: Shortage,
     ) -> Result<Block, DeviceAllocError> {
         if self.refuses(stream_id) {
             return Err(DeviceAllocError::Asleep);
         }
         let pages = self.reserved_pages()?;
-        let commit = || pages.commit(stream, stream_id, reservation, range, host);
-        let committed = match is_lent {
-            true => commit(),
-            false => self.0.alloc_with_room(host, commit),
-        };
+        let commit = || pages.commit(stream, stream_id, reservation, range, short.host);
+        let committed = self.0.with_room(short, commit);
         self.0.pool.node().shared().notify();
         committed
     }

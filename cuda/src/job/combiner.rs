@@ -55,11 +55,11 @@ impl<T> Combiner<T> {
         self.take(true)?.run(work, again)
     }
 
-    /// Runs `work`, and repeats it until no thread has left in the meantime. Leaves if the value is taken.
-    pub(super) fn work_or_leave(&self, work: impl Fn(&mut T)) {
-        if let Some(working) = self.take(false) {
-            working.run(&work, &work);
-        }
+    /// Runs `work`, and repeats it until no thread has left in the meantime. Leaves if the value is taken. Returns
+    /// whether it ran.
+    pub(super) fn work_or_leave(&self, work: impl Fn(&mut T)) -> bool {
+        let working = self.take(false);
+        working.is_some_and(|working| working.run(&work, &work).is_some())
     }
 
     fn take(&self, waits: bool) -> Option<Working<'_, T>> {

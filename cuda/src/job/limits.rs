@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 
 use larder_control::{BusId, Ceiling, ControlFile, DeviceUsage, divide_limit};
+use larder_core::PoolStats;
 use larder_core::limits::LimitAnswer;
 use larder_core::sync::{AtomicU64, Ordering};
 
@@ -222,13 +223,25 @@ impl ManagedPools {
         self.each(held).into_iter().sum()
     }
 
-    /// Returns the GPU and the limit of each allocator, the bytes that it holds, and its loans.
-    pub(super) fn limits(&self) -> Vec<(BusId, u64, u64, LoanSums)> {
+    /// Returns the GPU and the limit of each allocator, what it holds, and its loans.
+    pub(super) fn limits(&self) -> Vec<(BusId, u64, PoolStats, LoanSums)> {
         self.each(|pool, device| {
-            let limit_bytes = device.limit_bytes();
-            let held_bytes = device.pool_stats().pool_bytes;
-            Some((pool.gpu, limit_bytes, held_bytes, device.node().loan_sums()))
+            let held = device.pool_stats();
+            Some((
+                pool.gpu,
+                device.limit_bytes(),
+                held,
+                device.node().loan_sums(),
+            ))
         })
+    }
+
+    /// Calls the callbacks of loans of which bytes are recalled. The caller has no lock, and not the statistics.
+    pub(super) fn call_back_loans(&self) {
+        self.each(|_, device| {
+            device.node().call_back_loans();
+            Some(())
+        });
     }
 
     /// Takes the limits of a control file. Changed limits wait to be set.

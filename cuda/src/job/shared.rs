@@ -168,14 +168,21 @@ impl JobShared {
     /// Runs `work` with the statistics once no other thread has them, and then settles until no thread has
     /// left in the meantime. If this thread already has the statistics, returns `None` and settles later.
     pub(super) fn with_statistics<R>(&self, work: impl FnOnce(&mut Statistics) -> R) -> Option<R> {
-        self.statistics
-            .work(work, |statistics| self.settle(statistics))
+        let done = self
+            .statistics
+            .work(work, |statistics| self.settle(statistics));
+        if done.is_some() {
+            self.managed.call_back_loans();
+        }
+        done
     }
 
     /// Settles, or leaves that to the thread that has the statistics.
     pub(super) fn settle_or_leave(&self) {
-        self.statistics
-            .work_or_leave(|statistics| self.settle(statistics));
+        let settle = |statistics: &mut Statistics| self.settle(statistics);
+        if self.statistics.work_or_leave(settle) {
+            self.managed.call_back_loans();
+        }
     }
 
     /// Sets the waiting limits, if that is allowed now, and writes the status if the bell rang.

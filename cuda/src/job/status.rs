@@ -78,14 +78,16 @@ impl JobShared {
         let wanted_bytes = self.wanted_bytes();
         let add = |sum: &mut u64, bytes| *sum = sum.saturating_add(bytes);
         let mut lendable: BTreeMap<BusId, u64> = BTreeMap::new();
-        for (gpu, limit_bytes, held_bytes, loans) in self.managed.limits() {
+        for (gpu, limit_bytes, held, loans) in self.managed.limits() {
+            let held_bytes = held.pool_bytes;
             let deferred_bytes = held_bytes.saturating_sub(limit_bytes);
             let here = job.gpus.entry(gpu).or_default();
             add(&mut here.limit_bytes, limit_bytes);
             add(&mut here.held_bytes, held_bytes);
             add(&mut here.deferred_bytes, deferred_bytes);
             add(&mut here.lent_bytes, loans.lent_bytes);
-            let kept = held_bytes.saturating_sub(loans.lent_bytes);
+            // Idle memory is not the job's own need.
+            let kept = held.stable_bytes.saturating_sub(loans.lent_bytes);
             let guaranteed = here.guaranteed_bytes.get_or_insert(0);
             add(guaranteed, kept.saturating_add(loans.unused_bytes));
             add(lendable.entry(gpu).or_default(), loans.lendable_bytes);

@@ -46,6 +46,7 @@ use larder_core::{PoolStats, Stats};
 
 use crate::driver::locked;
 pub use foreign::{ForeignCharge, ForeignMemory};
+pub(crate) use loan::Claimant;
 pub use loan::Loan;
 #[cfg(feature = "job")]
 pub(crate) use loan::LoanSums;
@@ -79,13 +80,14 @@ pub(crate) trait LimitedPool: Send + Sync {
     #[cfg_attr(not(feature = "job"), expect(dead_code, reason = "jobs report peaks"))]
     fn take_peak(&self) -> u64;
 
-    /// Releases up to `bytes` bytes of idle memory, if it is on the given device. Returns the bytes released. Does not
-    /// wait.
+    /// Releases up to `bytes` bytes of idle memory, if it is on the given device. Waits for work that still uses freed
+    /// memory. Returns the bytes released. Only allocators of devices do this.
     fn release(&self, _bytes: u64, _device: Option<i32>) -> u64 {
         0
     }
 
-    /// Sets the pool's own limit, immediately releases idle memory above it, and recalls lent memory for the rest.
+    /// Sets the pool's own limit, immediately releases idle memory above it, and recalls lent memory for the rest,
+    /// without calling callbacks.
     fn set_limit(&self, bytes: u64) -> LimitAnswer {
         let node = self.node();
         let answer = node.set(bytes, None);
@@ -93,7 +95,7 @@ pub(crate) trait LimitedPool: Send + Sync {
             return answer;
         }
         self.shrink();
-        node.recall_excess();
+        node.recall_excess(self.stats().live_bytes);
         let held = node.usage().used_bytes;
         node.shared().notify();
         LimitAnswer::with_excess(held.saturating_sub(bytes))
@@ -233,7 +235,13 @@ impl Budget {
             return answer;
         }
         self.apply_limits();
-        self.0.recall_excess();
+        let live = self
+            .pools()
+            .iter()
+            .map(|pool| pool.stats().live_bytes)
+            .sum();
+        self.0.recall_excess(live);
+        self.0.call_back_loans();
         LimitAnswer::with_excess(self.usage().used_bytes.saturating_sub(hard_bytes))
     }
 

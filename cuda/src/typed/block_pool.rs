@@ -5,6 +5,7 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
+use larder_core::AllocError;
 
 use super::index_set::IndexSet;
 use super::reserved::ReservedBuffer;
@@ -52,16 +53,18 @@ impl DeviceAllocator {
     /// Makes a pool of blocks without memory; see [`BlockPool`]. Makes no driver call.
     ///
     /// # Errors
-    /// The errors of [`reserve`](Self::reserve).
+    /// The errors of [`reserve`](Self::reserve), and with [`AllocError::ZeroSize`] inside for blocks of no bytes.
     pub fn block_pool(
         &self,
         stream: &Arc<CudaStream>,
         block_bytes: usize,
         max_blocks: usize,
     ) -> Result<BlockPool, DeviceAllocError> {
-        let bytes = block_bytes.saturating_mul(max_blocks);
+        if block_bytes == 0 && max_blocks > 0 {
+            return Err(DeviceAllocError::reason(AllocError::ZeroSize));
+        }
+        let reserved = self.reserve(stream, block_bytes.saturating_mul(max_blocks))?;
         let mut free = IndexSet::new(max_blocks);
-        let reserved = self.reserve(stream, bytes)?;
         (0..max_blocks).for_each(|block| free.insert(block));
         Ok(BlockPool {
             reserved,
@@ -165,6 +168,7 @@ impl BlockPool {
         if backed.is_none() {
             self.note_backed(units);
         }
+        self.loan().end_claim();
         Ok(block)
     }
 
@@ -187,6 +191,7 @@ impl BlockPool {
             true => self.backed.insert(block),
             false => self.note_backed(units),
         }
+        self.loan().end_claim();
         Ok(())
     }
 
@@ -205,6 +210,7 @@ impl BlockPool {
     /// Returns which blocks to move so that units at the end of the pool become empty, and allocates the places, which
     /// have memory already. The caller [copies](Self::copy) each block, then frees `from`. There are no moves if none
     /// of these units would become empty, or if the driver refuses to order `stream`. O(moves and blocks of a unit).
+    #[must_use = "the places are allocated, and free only when the moves are made or undone"]
     pub fn compact(&mut self, stream: &Arc<CudaStream>) -> Vec<BlockMove> {
         let mut moves: Vec<BlockMove> = Vec::new();
         while let (Some(lowest), Some(from)) = (self.backed.first(), self.used.last())

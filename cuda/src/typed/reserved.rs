@@ -13,6 +13,7 @@ use larder_core::pages::AddressReservation;
 use larder_core::{Addr, AddrRange, AllocError, Block};
 
 use super::buffer::{bytes_of, check_align};
+use crate::device::Shortage;
 use crate::stream::pool::HostWait;
 use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceAllocator, DeviceBuffer, Loan};
 #[cfg(unix)]
@@ -112,7 +113,7 @@ impl DeviceAllocator {
             reservation,
             unit_bytes,
             units: (0..units).map(|_| Unit::default()).collect(),
-            loan: self.new_loan(whole_bytes),
+            loan: self.new_loan(whole_bytes, unit_bytes),
             is_remakable: false,
         })
     }
@@ -274,8 +275,15 @@ impl<T> ReservedBuffer<T> {
         host: HostWait,
     ) -> Result<(), DeviceAllocError> {
         self.allocator().refuse_capture(stream)?;
+        let is_new = |unit: &Unit| unit.uses == 0;
+        let among = self.units.get(units.clone()).unwrap_or_default();
+        let mut new_units = among.iter().filter(|unit| is_new(unit)).count() as u64;
         for index in units.clone() {
-            if let Err(error) = self.commit_unit(stream, index, host) {
+            if self.units.get(index).is_some_and(is_new) {
+                new_units -= 1;
+            }
+            let more_bytes = new_units * self.unit_bytes;
+            if let Err(error) = self.commit_unit(stream, index, more_bytes, host) {
                 self.release_units(stream, units.start..index);
                 return Err(error);
             }
@@ -296,6 +304,7 @@ impl<T> ReservedBuffer<T> {
         if self.allocator().captures(stream) {
             return Err(DeviceAllocError::Capturing);
         }
+        self.allocator().known_streams().id(stream)?;
         // RESBUF2. Asleep, no work is left that uses the buffer, and none may be queued.
         match self.order(stream) {
             Ok(()) | Err(DeviceAllocError::Asleep) => {}
@@ -335,35 +344,40 @@ impl<T> ReservedBuffer<T> {
         Some(first as usize..end.div_ceil(self.unit_bytes) as usize)
     }
 
-    /// Counts a use of a unit, and puts memory behind it if it was the first.
+    /// Counts a use of a unit, and puts memory behind it if it was the first use. The caller needs `more_bytes` next.
     fn commit_unit(
         &mut self,
         stream: &Arc<CudaStream>,
         index: usize,
+        more_bytes: u64,
         host: HostWait,
     ) -> Result<(), DeviceAllocError> {
         let memory = self.buffer.allocator();
-        let (Some(unit), Some(reservation)) = (self.units.get_mut(index), &self.reservation) else {
-            return Ok(());
-        };
-        if unit.uses == 0 {
+        let is_new = self.units.get(index).is_some_and(|unit| unit.uses == 0);
+        if is_new && let Some(reservation) = &self.reservation {
             let whole = reservation.range();
             let offset = index as u64 * self.unit_bytes;
             let bytes = self.unit_bytes.min(whole.bytes() - offset);
             let range = AddrRange::new(Addr::new(whole.start().get() + offset), bytes);
             let Some(range) = range else { return Ok(()) };
             let stream_id = memory.known_streams().id(stream)?;
-            let is_lent = self.loan.commit(range.bytes())?;
-            let committed =
-                memory.commit_pages(stream, stream_id, reservation, range, host, is_lent);
-            let block = committed.inspect_err(|_| self.loan.decommit(range.bytes()))?;
+            let counted = self.loan.commit(range.bytes())?;
+            let short = Shortage {
+                host,
+                more_bytes: more_bytes.min(self.loan.unused_bytes()),
+                claimant: (!counted.is_lent).then(|| self.loan.claimant()),
+            };
+            let block = memory.commit_pages(stream, stream_id, reservation, range, short)?;
+            counted.keep();
             if self.is_remakable {
                 mark(memory, &block, true);
             }
-            unit.block = Some(block);
+            self.units[index].block = Some(block);
             self.buffer.is_ready_on(stream_id);
         }
-        unit.uses = unit.uses.saturating_add(1);
+        if let Some(unit) = self.units.get_mut(index) {
+            unit.uses = unit.uses.saturating_add(1);
+        }
         Ok(())
     }
 

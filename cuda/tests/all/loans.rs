@@ -60,8 +60,10 @@ fn a_block_recalls_what_is_missing_and_gets_it_once_the_owner_has_decommitted() 
             (4 * MIB, 0)
         );
         let block = setup.memory.alloc(stream, 20 * MIB).unwrap();
-        // Nothing recalls what is guaranteed.
+        // Nothing recalls what is guaranteed, and nothing is recalled if that would not be enough.
         assert!(setup.memory.alloc(stream, 8 * MIB).is_err());
+        assert_eq!(cache.loan().recalled_bytes(), 0);
+        assert!(setup.memory.alloc(stream, 4 * MIB).is_err());
         assert_eq!(cache.loan().recalled_bytes(), 4 * MIB);
         setup.free(0, block);
         cache.decommit(stream, 8 * MEBIBYTE..12 * MEBIBYTE).unwrap();
@@ -83,8 +85,8 @@ fn a_commit_recalls_within_its_guarantee_and_not_beyond() {
             matches!(beyond, Err(DeviceAllocError::Memory { .. })),
             "{beyond:?}"
         );
-        // The part within the guarantee was recalled.
-        assert_eq!(first.loan().recalled_bytes(), 2 * MIB);
+        // The part within the guarantee was recalled, all at once.
+        assert_eq!(first.loan().recalled_bytes(), 14 * MIB);
         assert_eq!(second.committed_bytes(), 2 * MIB);
         let stream = &setup.streams[0];
         first
@@ -137,8 +139,14 @@ fn a_callback_gives_back_blocks_while_another_thread_waits_for_them() {
         assert_eq!(*calls.lock().unwrap(), [16 * MIB]);
         assert_eq!(pool.lock().unwrap().0.committed_bytes(), 16 * MIB);
         setup.free(1, block);
-        // Only what is lent: the block is refused.
         assert!(setup.memory.alloc(asker, 28 * MIB).is_err());
+        assert_eq!(
+            pool.lock().unwrap().0.committed_bytes(),
+            16 * MIB,
+            "8 MiB are lent"
+        );
+        let block = setup.memory.alloc(asker, 24 * MIB).unwrap();
+        setup.free(1, block);
         assert_eq!(pool.lock().unwrap().0.committed_bytes(), 8 * MIB);
         let (pool, blocks) = &mut *pool.lock().unwrap();
         assert_eq!(blocks.len(), 8);
@@ -310,8 +318,10 @@ fn the_loans_with_most_lent_bytes_come_first_and_as_few_as_possible() {
         };
         assert!(setup.memory.alloc(&setup.streams[0], 20 * MIB).is_err());
         assert_eq!(recalled(&caches), [0, 16, 4]);
-        // More cannot be had.
-        assert!(setup.memory.alloc(&setup.streams[0], 40 * MIB).is_err());
+        // More than all of it cannot be had.
+        assert!(setup.memory.alloc(&setup.streams[0], 36 * MIB).is_err());
+        assert_eq!(recalled(&caches), [0, 16, 4]);
+        assert!(setup.memory.alloc(&setup.streams[0], 34 * MIB).is_err());
         assert_eq!(recalled(&caches), [6, 16, 12]);
         // A higher guarantee takes back what is beyond it no more.
         caches[1].loan().set_guaranteed_bytes(16 * MIB);

@@ -24,6 +24,7 @@ mod moving;
 mod owed;
 mod pinned_buffers;
 mod programs;
+mod recalls;
 mod reserved;
 mod runtime;
 mod scripts;

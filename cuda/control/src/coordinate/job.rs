@@ -322,6 +322,8 @@ impl CoordinatedJob {
             Seat::In => {
                 let mut want = self.full_want();
                 want.want = want.want.max(self.turn.wake_bytes);
+                // A sleeping job holds nothing that it could report as its own.
+                want.guaranteed = want.guaranteed.max(self.turn.wake_bytes);
                 want
             }
             Seat::Leaving | Seat::Out => Want {

@@ -156,6 +156,22 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         Ok(alloc())
     }
 
+    /// Waits on the host until no queued work uses freed memory any more, and frees it. Streams that cannot be waited for
+    /// are passed over.
+    #[cold]
+    pub(crate) fn wait_for_pending(&self) {
+        let driver = self.memory.context().driver();
+        driver.relaxed_once(|| {
+            self.streams.close_all();
+            for (stream_id, _) in self.streams.ids() {
+                // A refusal leaves the memory pending.
+                let _ = self.streams.wait_for(stream_id);
+            }
+            self.poll();
+            self.give_back_above(HostWait::MayBlock);
+        });
+    }
+
     /// Frees all memory that no work uses any more. Does not wait.
     pub(crate) fn poll_events(&self, host: HostWait) {
         for _ in 0..ROUNDS {

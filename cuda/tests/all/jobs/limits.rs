@@ -256,3 +256,33 @@ fn a_job_that_obeys_and_looks_spoils_no_capture() {
         drop(job);
     });
 }
+
+/// The owner of a cache ends a run while the callback that a lowered limit calls needs the owner's lock.
+#[test]
+fn a_callback_of_a_loan_does_not_keep_other_threads_from_ending_their_runs() {
+    with_job(|rig| {
+        let mut cache = rig
+            .memory
+            .reserve::<u8>(&rig.stream, 64 * MIB as usize)
+            .unwrap();
+        cache.loan().set_guaranteed_bytes(0);
+        // SAFETY: bytes of any value.
+        unsafe { cache.commit(&rig.stream, 0..32 * MIB as usize) }.unwrap();
+        let owner = std::sync::Arc::new(std::sync::Mutex::new(()));
+        let (begun, begins) = std::sync::mpsc::channel();
+        let of_owner = owner.clone();
+        cache.loan().on_recall(move |_| {
+            let _ = begun.send(());
+            drop(of_owner.lock().unwrap());
+        });
+        std::thread::scope(|scope| {
+            let held = owner.lock().unwrap();
+            let obeys = scope.spawn(|| rig.order(8, 1, None));
+            begins.recv().unwrap();
+            drop(rig.run(|| ()));
+            drop(held);
+            obeys.join().unwrap();
+        });
+        assert_eq!(cache.loan().recalled_bytes(), 24 * MIB);
+    });
+}
