@@ -213,13 +213,13 @@ impl WeakDevice {
 /// callback that decommits one unit of a buffer at a time.
 const MAX_ROOMS: u32 = 1024;
 
-/// What may be done for a request that was refused for lack of memory.
+/// The means of a request that may be refused for lack of memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Shortage {
     pub(crate) host: HostWait,
     /// Bytes that the caller needs after this request.
     pub(crate) more_bytes: u64,
-    /// Who may recall lent memory; `None` for a commit that is lent itself.
+    /// The claimant of recalled memory; `None` for a lent commit, which recalls nothing.
     pub(crate) claimant: Option<Claimant>,
 }
 

@@ -3,7 +3,7 @@
 //! LOAN1 The lent bytes are those committed beyond the guarantee. No more than these are recalled.
 //! LOAN2 Bytes count as committed from before their pages are requested until after these are idle.
 //! LOAN3 No lock of this crate is held while a callback runs, since it may allocate, free and wait for other threads.
-//! LOAN4 While a claim stands, nobody else commits lent bytes that it needs. It ends when its request is served, or its
+//! LOAN4 While a claim stands, no other loan commits lent bytes that it needs. It ends when its request is served, or its
 //! buffer changes otherwise, or after [`MAX_PASSED_OVER`] refusals.
 
 use core::cmp::Reverse;
@@ -115,7 +115,7 @@ struct Claim {
     passed_over: u32,
 }
 
-/// Who asks for memory: a buffer by the address of its loan, or an allocator by that of its budget.
+/// The asker of a request: a buffer by the address of its loan, or an allocator by that of its budget.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claimant(usize);
 
@@ -507,7 +507,7 @@ impl TreeNode {
         sums
     }
 
-    /// Recalls lent memory for what is live above this budget's limit. Calls no callback.
+    /// Recalls lent memory for live bytes above this budget's limit. Calls no callback.
     pub(super) fn recall_excess(&self, live_bytes: u64) {
         let usage = self.usage();
         let live_excess = live_bytes.saturating_sub(usage.config.hard_bytes);
