@@ -32,8 +32,10 @@
 
 mod foreign;
 mod loan;
+mod loans;
 pub(crate) mod node;
 pub(crate) mod over_limit;
+mod room;
 mod watch;
 
 use core::fmt;
@@ -46,13 +48,13 @@ use larder_core::{PoolStats, Stats};
 
 use crate::driver::locked;
 pub use foreign::{ForeignCharge, ForeignMemory};
-pub(crate) use loan::Claimant;
 pub use loan::Loan;
-#[cfg(feature = "job")]
-pub(crate) use loan::LoanSums;
+pub(crate) use loans::Claimant;
 use node::SharedTree;
 pub use node::{BudgetName, OverBudget};
 pub(crate) use node::{Charge, TreeNode};
+#[cfg(feature = "job")]
+pub(crate) use room::LoanSums;
 pub use watch::{LimitEvent, LimitWatch};
 
 /// Maximum number of budgets in one process, including pools.

@@ -14,7 +14,7 @@ use larder_core::sync::{AtomicU8, Ordering};
 use larder_core::{AllocError, ByteCount, Cause, Locked};
 
 use super::LimitedPool;
-use super::loan::Loans;
+use super::loans::Loans;
 use super::watch::{LimitEvent, Watchers};
 use crate::driver::locked;
 use crate::lock_wait::Yield;
