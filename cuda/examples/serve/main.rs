@@ -59,7 +59,7 @@ impl Kind {
     const fn name(self) -> &'static str {
         match self {
             Self::Lent => "lent",
-            Self::Split => "static split",
+            Self::Split => "fixed halves",
             Self::Driver => "driver's pool",
             Self::Doubling => "doubling and copying",
         }
@@ -106,7 +106,7 @@ fn run() -> Result<(), Failure> {
         worse += days[0].iter().map(|day| day.lost + day.later).sum::<u64>();
         table::print(traffic, &days);
     }
-    println!("refused or served later by lent, but served by the split: {worse}");
+    println!("refused or served later by lent than by fixed halves: {worse}");
     match worse {
         0 => Ok(()),
         worse => Err(format!("{worse} requests were worse off with lent memory").into()),

@@ -17,8 +17,8 @@ enum Best {
 const COLUMNS: [Column; 11] = [
     ("served", |day| day.served, Best::Most),
     ("refused", |day| day.refused, Best::Least),
-    ("split served", |day| day.lost, Best::Least),
-    ("split was earlier", |day| day.later, Best::Least),
+    ("halves served", |day| day.lost, Best::Least),
+    ("halves earlier", |day| day.later, Best::Least),
     ("preempted", |day| day.preempted, Best::Least),
     ("tokens served", |day| day.tokens, Best::Most),
     (
@@ -26,7 +26,7 @@ const COLUMNS: [Column; 11] = [
         |day| day.tokens_before_refusal.unwrap_or(day.tokens),
         Best::Most,
     ),
-    ("tokens wasted", |day| day.wasted_tokens, Best::Least),
+    ("computed again", |day| day.wasted_tokens, Best::Least),
     ("blocks moved", |day| day.moved, Best::Least),
     ("peak MiB", |day| day.peak_bytes >> 20, Best::Least),
     ("driver calls", |day| day.driver_calls, Best::Least),
