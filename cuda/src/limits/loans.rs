@@ -101,15 +101,13 @@ impl Loans {
         }
     }
 
-    /// Returns another's claim where a loan's memory is.
-    fn other_claim(&self, loan: &Arc<SharedLoan>) -> Option<Claim> {
+    /// Returns a claim where a loan's memory is.
+    fn claim_within(&self, loan: &Arc<SharedLoan>) -> Option<Claim> {
         if self.claim_count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let own = Claimant::of(Arc::as_ptr(loan));
-        let claims = locked(&self.claims);
-        let mut others = claims.iter().copied();
-        others.find(|claim| claim.claimant != own && loan.is_within(claim.scope))
+        let claims = locked(&self.claims).clone();
+        claims.into_iter().find(|claim| loan.is_within(claim.scope))
     }
 
     /// Counts a commit that was refused for a claim.
@@ -130,9 +128,9 @@ impl Loans {
 }
 
 impl SharedTree {
-    /// Returns the bytes of another's claim that a commit of `bytes` bytes beyond the guarantee would take.
+    /// Returns the bytes of a claim that a commit of `bytes` bytes beyond the guarantee would take.
     pub(super) fn passes_over(&self, loan: &Arc<SharedLoan>, bytes: u64) -> Option<u64> {
-        let claim = self.loans.other_claim(loan)?;
+        let claim = self.loans.claim_within(loan)?;
         let pools = self.pools_within(claim.scope.budget);
         let live = pools.iter().map(|pool| pool.stats().live_bytes);
         let needed = live

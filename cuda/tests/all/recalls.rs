@@ -161,6 +161,28 @@ fn memory_does_not_wait_for_ever_for_a_request_that_is_not_made_again() {
 }
 
 #[test]
+fn memory_waits_for_a_request_in_its_own_budget_alone() {
+    alone_and_clean(|_| {
+        let setup = budget(32);
+        let limits = Limits::new(64 * MIB).unwrap();
+        let tenants = ["one", "two"].map(|name| limits.process().tenant(name, 32 * MIB).unwrap());
+        let [one, two] = tenants.each_ref().map(|tenant| {
+            DeviceAllocator::in_budget(&setup.context, DeviceConfig::new(), tenant).unwrap()
+        });
+        let mut caches = [lent_of(&setup, &one, 0, 32), lent_of(&setup, &two, 0, 30)];
+        assert!(one.alloc(&setup.streams[0], 4 * MIB).is_err());
+        caches[0]
+            .decommit(&setup.streams[0], 28 * MEBIBYTE..32 * MEBIBYTE)
+            .unwrap();
+        assert!(commit(&setup, &mut caches[0], 28, 30).is_err());
+        commit(&setup, &mut caches[1], 30, 32).unwrap();
+        let block = one.alloc(&setup.streams[0], 4 * MIB).unwrap();
+        one.free(&setup.streams[0], block).unwrap();
+        commit(&setup, &mut caches[0], 28, 32).unwrap();
+    });
+}
+
+#[test]
 fn as_much_as_is_missing_is_recalled_once() {
     alone_and_clean(|_| {
         let setup = budget(64);
