@@ -60,9 +60,7 @@ impl TreeNode {
         let before = lent();
         loans.iter().for_each(|loan| loan.call_back());
         let decommitted = before.saturating_sub(lent());
-        if decommitted > 0 {
-            release(missing);
-        } else if !loans.is_empty() {
+        if decommitted == 0 && !loans.is_empty() {
             shared.loans.claim(claimant, scope, missing);
         }
         released > 0 || decommitted > 0
@@ -142,7 +140,6 @@ impl TreeNode {
         };
         let needed = out.rounded_bytes.saturating_add(more_bytes);
         let missing = match out.cause {
-            Cause::Limit if needed > out.limit_bytes => return None,
             Cause::Limit => {
                 let live = out.live_bytes.saturating_add(needed);
                 live.saturating_sub(out.limit_bytes)

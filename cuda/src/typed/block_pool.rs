@@ -168,7 +168,6 @@ impl BlockPool {
         if backed.is_none() {
             self.note_backed(units);
         }
-        self.loan().end_claim();
         Ok(block)
     }
 

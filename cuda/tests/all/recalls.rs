@@ -205,6 +205,14 @@ fn as_much_as_is_missing_is_recalled_once() {
             .unwrap();
         assert!(commit(&setup, &mut other, 0, 12).is_err());
         assert_eq!(recalled(&one), (6, 0));
+        let (_limits, [idle, memory]) = pair(&setup, 64);
+        leave_idle(&setup, &idle, 40);
+        assert!(memory.alloc(&setup.streams[0], 200 * MIB).is_err());
+        assert_eq!(
+            idle.pool_stats().pool_bytes,
+            40 * MIB,
+            "for a request that cannot be served"
+        );
         // More than the budget, or than all of them have.
         assert!(setup.memory.alloc(&setup.streams[0], 200 * MIB).is_err());
         assert_eq!(recalled(&one), (6, 0));
@@ -242,7 +250,7 @@ fn memory_that_work_still_uses_is_waited_for_and_not_recalled_again() {
                 let block = pool.alloc(&owner).unwrap();
                 let mut view = pool.get_mut(block).unwrap();
                 let (address, _used) = view.device_ptr_mut(&owner);
-                (0..4).for_each(|more| fill(&owner, address, 2 * MIB, value + more));
+                (0..8).for_each(|more| fill(&owner, address, 2 * MIB, value + more));
                 blocks.push(block);
             }
             let (weak, stream) = (Arc::downgrade(&pool), owner.clone());
@@ -257,6 +265,12 @@ fn memory_that_work_still_uses_is_waited_for_and_not_recalled_again() {
             assert_eq!(pool.lock().unwrap().0.committed_bytes(), 60 * MIB);
             blocks.free(&setup.streams[1], block).unwrap();
             // A limit that is set again.
+            let base = {
+                let (pool, blocks) = &mut *pool.lock().unwrap();
+                let mut view = pool.get_mut(blocks[0]).unwrap();
+                view.device_ptr_mut(&owner).0
+            };
+            (0..200).for_each(|value| fill(&owner, base, 2 * MIB, value));
             let _ = caches.set_limit(48 * MIB);
             assert_eq!(pool.lock().unwrap().0.committed_bytes(), 48 * MIB);
             let _ = caches.set_limit(48 * MIB);

@@ -125,12 +125,17 @@ fn what_is_lent_and_what_is_not_stand_in_the_status() {
             (Some(6 * MIB), 4 * MIB)
         );
         cache.decommit(&rig.stream, 0..6 * MIB as usize).unwrap();
-        rig.memory.release(u64::MAX);
+        rig.stream.synchronize().unwrap();
+        rig.job.want(MIB);
         rig.job.poll();
+        assert_eq!(
+            (rig.report().wanted_bytes, here(rig).held_bytes),
+            (MIB, 10 * MIB)
+        );
         assert_eq!(
             here(rig).guaranteed_bytes,
             Some(6 * MIB),
-            "committed or not"
+            "committed or not, and without what is idle"
         );
         rig.job.want(20 * MIB);
         rig.job.poll();
