@@ -53,6 +53,9 @@ pub(super) struct JoinedJob {
     pub(super) is_unwritten: bool,
     /// Whether files that killed coordinators left next to the control file have been removed.
     pub(super) has_swept: bool,
+    /// Whether the process did not exist in the last round. A status that was read just before the job's end does not
+    /// say so, so only a second round counts.
+    pub(super) was_missing: bool,
     /// The user that owns the job's status, if the system has users.
     pub(super) user: Option<u32>,
     pub(super) state: JobFigures,

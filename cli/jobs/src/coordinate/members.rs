@@ -188,6 +188,7 @@ impl Coordination {
             asleep: None,
             is_unwritten: false,
             has_swept: false,
+            was_missing: false,
             user: reading.user,
             state: JobFigures {
                 job: job.name.clone(),

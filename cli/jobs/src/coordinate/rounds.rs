@@ -243,9 +243,10 @@ impl Coordination {
             Err(CoordinateError::AboveLimit { .. }) if report.version == 0 => {}
             result => result.map_err(words)?,
         }
-        match alive(Some(known.pid), known.life) {
-            Liveness::No => Err(not_there(known.pid, &job.name)),
-            Liveness::Yes | Liveness::Unknown => Ok(()),
+        let is_missing = alive(Some(known.pid), known.life) == Liveness::No;
+        match core::mem::replace(&mut known.was_missing, is_missing) && is_missing {
+            true => Err(not_there(known.pid, &job.name)),
+            false => Ok(()),
         }
     }
 
