@@ -133,6 +133,8 @@ struct PoolLists {
     waiting: BTreeSet<BusId>,
     /// The newest file's `controlVersion`.
     version: Option<u64>,
+    /// Whether a limit was set that may have recalled memory.
+    recalls: bool,
 }
 
 impl ManagedPools {
@@ -236,8 +238,12 @@ impl ManagedPools {
         })
     }
 
-    /// Calls the callbacks of loans of which bytes are recalled. The caller has no lock, and not the statistics.
+    /// Calls the callbacks of loans of which bytes are recalled, if limits were set since the last call. The caller has
+    /// no lock, and not the statistics.
     pub(super) fn call_back_loans(&self) {
+        if !core::mem::take(&mut locked(&self.0).recalls) {
+            return;
+        }
         self.each(|_, device| {
             device.node().call_back_loans();
             Some(())
@@ -266,7 +272,9 @@ impl ManagedPools {
         let version = lists.version;
         drop(lists);
         let set = |(gpu, bytes)| self.set_limit(gpu, bytes, ceiling);
-        (limits.into_iter().map(set).collect(), version)
+        let adjusted: Vec<_> = limits.into_iter().map(set).collect();
+        locked(&self.0).recalls |= !adjusted.is_empty();
+        (adjusted, version)
     }
 
     /// Divides a GPU's limit among the allocators on it.
@@ -293,11 +301,12 @@ impl ManagedPools {
 
     /// Releases idle memory of each allocator that holds more than its limit.
     pub(super) fn shrink(&self) {
-        self.each(|_, device| {
+        let set = self.each(|_, device| {
             let usage = device.node().usage();
             let is_over = usage.excess_bytes > 0;
             is_over.then(|| device.set_limit(usage.config.hard_bytes))
         });
+        locked(&self.0).recalls |= !set.is_empty();
     }
 
     /// Calls `f` with each allocator, without holding the lock, and forgets dropped allocators.

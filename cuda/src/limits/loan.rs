@@ -28,6 +28,7 @@ use crate::driver::locked;
 /// Until the request is served, no commit beyond a guarantee takes the memory that it needs
 /// ([`DeviceAllocError::Recalled`]). The memory waits until the buffer that asked is used otherwise, or 1,024 commits
 /// were refused for it.
+///
 /// A commit beyond a guarantee recalls nothing, nor does a block that may go to the host
 /// ([`VmemAllocator`](crate::VmemAllocator)). A request that all lent memory together could not serve recalls nothing.
 ///

@@ -23,14 +23,14 @@ pub(crate) struct LoanSums {
 impl TreeNode {
     /// Makes room for a pool's request that was refused with this error, and `more_bytes` that the caller needs next:
     /// releases idle memory of the other allocators of devices under the budget that refused it, or on the device if
-    /// that did, and, if the request `recalls`, recalls lent memory for the rest. Returns whether any memory has become
+    /// that did, and for a claimant recalls lent memory for the rest. Returns whether any memory has become
     /// free; if not, the claimant has a claim to what was recalled. The caller holds no lock of this crate.
     pub(crate) fn make_room(
         &self,
         refusal: &DeviceAllocError,
         device: i32,
         more_bytes: u64,
-        recalls: Option<Claimant>,
+        claimant: Option<Claimant>,
     ) -> bool {
         let Some((scope, bytes)) = self.shortage(refusal, device, more_bytes) else {
             return false;
@@ -47,7 +47,7 @@ impl TreeNode {
         };
         let released = release(bytes);
         let missing = bytes.saturating_sub(released);
-        let (Some(claimant), true) = (recalls, missing > 0) else {
+        let (Some(claimant), true) = (claimant, missing > 0) else {
             return released > 0 || bytes == 0;
         };
         let loans = shared.recall(scope, missing);

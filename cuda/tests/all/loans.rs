@@ -13,11 +13,12 @@ use crate::common::{MIB, alone_and_clean, fill};
 
 const MEBIBYTE: usize = MIB as usize;
 
-fn budget(mebibytes: u64) -> Setup {
-    Setup::new(2, DeviceConfig::with_budget(mebibytes * MIB))
+/// An allocator with a budget, and three streams.
+pub(crate) fn budget(mebibytes: u64) -> Setup {
+    Setup::new(3, DeviceConfig::with_budget(mebibytes * MIB))
 }
 
-fn commit(
+pub(crate) fn commit(
     setup: &Setup,
     buffer: &mut ReservedBuffer<u8>,
     from: usize,
@@ -27,12 +28,21 @@ fn commit(
     unsafe { buffer.commit(&setup.streams[0], from * MEBIBYTE..to * MEBIBYTE) }
 }
 
-/// A buffer with `committed` mebibytes, all but `guaranteed` of which are lent.
-fn lent(setup: &Setup, guaranteed: u64, committed: usize) -> ReservedBuffer<u8> {
-    let mut buffer = setup.memory.reserve(&setup.streams[0], 1 << 30).unwrap();
+/// A buffer of an allocator with `committed` mebibytes, all but `guaranteed` of which are lent.
+pub(crate) fn lent_of(
+    setup: &Setup,
+    memory: &DeviceAllocator,
+    guaranteed: u64,
+    committed: usize,
+) -> ReservedBuffer<u8> {
+    let mut buffer = memory.reserve(&setup.streams[0], 1 << 30).unwrap();
     buffer.loan().set_guaranteed_bytes(guaranteed * MIB);
     commit(setup, &mut buffer, 0, committed).unwrap();
     buffer
+}
+
+pub(crate) fn lent(setup: &Setup, guaranteed: u64, committed: usize) -> ReservedBuffer<u8> {
+    lent_of(setup, &setup.memory, guaranteed, committed)
 }
 
 #[test]

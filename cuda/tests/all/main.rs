@@ -3,6 +3,7 @@
 
 mod addresses;
 mod allocator;
+mod block_pools;
 mod buffers;
 mod calls;
 mod common;

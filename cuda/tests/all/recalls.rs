@@ -11,15 +11,12 @@ use larder_cuda::{
 
 use crate::common::setup::Setup;
 use crate::common::{MIB, alone_and_clean, fill, under_all_schedules};
+use crate::loans::{budget, commit, lent, lent_of};
 
 const MEBIBYTE: usize = MIB as usize;
 
 /// Commits that are refused for one request before the memory is lent again.
 const PASSED_OVER: usize = 1024;
-
-fn budget(mebibytes: u64) -> Setup {
-    Setup::new(3, DeviceConfig::with_budget(mebibytes * MIB))
-}
 
 /// Two allocators in one budget.
 fn pair(setup: &Setup, mebibytes: u64) -> (Limits, [DeviceAllocator; 2]) {
@@ -30,32 +27,6 @@ fn pair(setup: &Setup, mebibytes: u64) -> (Limits, [DeviceAllocator; 2]) {
     };
     let pair = [0, 1].map(make);
     (limits, pair)
-}
-
-fn commit(
-    setup: &Setup,
-    buffer: &mut ReservedBuffer<u8>,
-    from: usize,
-    to: usize,
-) -> Result<(), DeviceAllocError> {
-    // SAFETY: bytes of any value.
-    unsafe { buffer.commit(&setup.streams[0], from * MEBIBYTE..to * MEBIBYTE) }
-}
-
-fn lent_of(
-    setup: &Setup,
-    memory: &DeviceAllocator,
-    guaranteed: u64,
-    committed: usize,
-) -> ReservedBuffer<u8> {
-    let mut buffer = memory.reserve(&setup.streams[0], 1 << 30).unwrap();
-    buffer.loan().set_guaranteed_bytes(guaranteed * MIB);
-    commit(setup, &mut buffer, 0, committed).unwrap();
-    buffer
-}
-
-fn lent(setup: &Setup, guaranteed: u64, committed: usize) -> ReservedBuffer<u8> {
-    lent_of(setup, &setup.memory, guaranteed, committed)
 }
 
 /// Leaves idle memory in an allocator.
