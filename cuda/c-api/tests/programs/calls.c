@@ -3,21 +3,11 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "check.h"
 #include "driver.h"
 #include "larder_cuda.h"
 
 #define MIB ((ssize_t)1 << 20)
-
-static int line_of_failure;
-
-#define CHECK(what) \
-  do { \
-    if (!(what)) { \
-      fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #what, larder_cuda_last_error()); \
-      line_of_failure = __LINE__; \
-      return; \
-    } \
-  } while (0)
 
 static struct larder_cuda_counters stats_of(int device) {
   struct larder_cuda_counters stats;

@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "check.h"
 #include "driver.h"
 #include "larder_cuda.h"
 
@@ -20,17 +21,6 @@ struct DLManagedTensor {
   void *manager_ctx;
   void (*deleter)(struct DLManagedTensor *);
 };
-
-static int line_of_failure;
-
-#define CHECK(what) \
-  do { \
-    if (!(what)) { \
-      fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #what, larder_cuda_last_error()); \
-      line_of_failure = __LINE__; \
-      return; \
-    } \
-  } while (0)
 
 #define REFUSED(what, text) CHECK((what) && strstr(larder_cuda_last_error(), text) != NULL)
 
