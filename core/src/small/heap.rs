@@ -209,11 +209,11 @@ impl HeapState {
     /// `block` is a block of this class, which the caller no longer uses.
     #[cold]
     unsafe fn free_slow(&mut self, block: *mut u8, class: SizeClass) {
-        let bin = self.cache.of(class);
+        let (set, cache) = (&mut self.set, &mut self.cache);
         // SAFETY: this heap's set has no remote-free queue, and its cache and pages are the same at every call.
-        unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.pages) };
+        unsafe { set.make_room(ptr::null(), class, cache, &mut self.pages) };
         // SAFETY: the bin belongs to this heap, which is locked, and takes a free block of its class.
-        if !unsafe { CacheBin::push(bin, block) } {
+        if !unsafe { CacheBin::push(cache.of(class), block) } {
             // A bin that was never refilled has no capacity yet.
             // SAFETY: the bin did not take the block, so this heap may still free it.
             unsafe { self.set.free(ptr::null(), block, &mut self.pages) };

@@ -36,6 +36,12 @@ pub unsafe trait Pages {
         u64::MAX
     }
 
+    /// Returns the bytes that the bins of a thread's cache may hold together. The number may change at any time; a cache
+    /// that has more shrinks with its next refills. O(1), without a wait.
+    fn cache_bytes(&self) -> usize {
+        usize::MAX
+    }
+
     /// Returns whether memory is under pressure. A set then caches blocks only in its bins. O(1), without a wait.
     fn under_pressure(&self) -> bool {
         false

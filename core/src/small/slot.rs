@@ -1,7 +1,7 @@
 //! Free blocks linked through themselves.
 //!
 //! The first word of a free block points to the next block of its list. Where blocks have room for two words, the
-//! second links whole lists (in the transfer cache). [`Links`] decides whether a heap masks both.
+//! second links whole lists (in the transfer cache) and, in the second block of a list, holds the list's length. [`Links`] decides whether a heap masks both.
 //!
 //! # Invariants
 //! * SLOT1 a slot in a list is a free block: only the list's owner reads or writes it, and its first word holds the
@@ -23,6 +23,9 @@ pub struct Slot {
 
 /// Bytes that a block needs for the second word.
 pub(super) const TWO_WORDS: usize = 2 * size_of::<*mut Slot>();
+
+/// The factor of a length in a list's second block: such a word looks like a link, so it can be masked as one.
+const LENGTH_UNIT: usize = 16;
 
 impl Slot {
     /// Creates a slot outside of any block, for models of the lists.
@@ -146,6 +149,51 @@ impl Links {
     pub(super) unsafe fn set_below(self, slot: *mut Slot, below: *mut Slot) {
         // SAFETY: the block is free, belongs to the caller alone, is aligned for a pointer and two words long.
         unsafe { Slot::set_below(slot, self.written(slot, below)) }
+    }
+
+    /// Ends a list after its first `count` blocks. Returns the rest, or null. O(`count`).
+    ///
+    /// # Safety
+    /// The list satisfies SLOT1, belongs to the caller, and has at least `count` blocks, at least one.
+    pub(super) unsafe fn cut(self, list: *mut Slot, count: usize) -> *mut Slot {
+        let mut last = list;
+        for _ in 1..count {
+            // SAFETY: the list has at least `count` blocks (SLOT1), so `last` is one of them and has a link.
+            last = unsafe { self.next(last) };
+        }
+        // SAFETY: `last` is a block of the caller's list (SLOT1).
+        let rest = unsafe { self.next(last) };
+        // SAFETY: `last` is a free block that belongs to the caller.
+        unsafe { self.set_next(last, core::ptr::null_mut()) };
+        rest
+    }
+
+    /// Returns the length of the list that this slot heads.
+    ///
+    /// # Safety
+    /// SLOT1 holds for `head`, the caller owns its list, and [`set_length`](Self::set_length) was called for it.
+    pub(super) unsafe fn length(self, head: *mut Slot) -> usize {
+        // SAFETY: the caller owns the list that `head` is in (SLOT1), so its first word is a link.
+        let second = unsafe { self.next(head) };
+        if second.is_null() {
+            return 1;
+        }
+        // SAFETY: `set_length` wrote the second word of the list's second block.
+        unsafe { self.below(second) }.addr() / LENGTH_UNIT
+    }
+
+    /// Writes the length of the list that this slot heads into the list.
+    ///
+    /// # Safety
+    /// SLOT1 holds for `head`, the caller owns its list, and its blocks have room for two words.
+    pub(super) unsafe fn set_length(self, head: *mut Slot, count: usize) {
+        // SAFETY: the caller owns the list that `head` is in (SLOT1), so its first word is a link.
+        let second = unsafe { self.next(head) };
+        if !second.is_null() {
+            let length = core::ptr::without_provenance_mut(count * LENGTH_UNIT);
+            // SAFETY: the second block is in the caller's list, and has room for two words.
+            unsafe { self.set_below(second, length) };
+        }
     }
 
     #[inline(always)]

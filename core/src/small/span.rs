@@ -328,40 +328,39 @@ impl Own {
         }
     }
 
-    /// Takes free blocks: all received remote frees if there are any, otherwise up to `max` (at least 1) of the other
-    /// free blocks. Returns the first slot, or null, and their number. O(1), plus a walk over the taken blocks if they
-    /// are only a part of the list, and a walk over the blocks of a hole that is filled. The taken blocks are about to
-    /// be used anyway.
+    /// Takes free blocks: all received remote frees if there are any, but at most `most`, otherwise up to `max` of the
+    /// other free blocks. Both bounds are at least 1. Returns the first slot, or null, and their number. O(1), plus a
+    /// walk over the taken blocks if they are only a part of the list, and a walk over the blocks of a hole that is
+    /// filled. The taken blocks are about to be used anyway.
     ///
     /// # Safety
     /// `shape` belongs to this span (SPAN2, SPAN3, SPAN6).
-    pub(super) unsafe fn take_free(&mut self, shape: &SpanShape, max: u32) -> (*mut Slot, u32) {
+    pub(super) unsafe fn take_free(
+        &mut self,
+        shape: &SpanShape,
+        max: u32,
+        most: u32,
+    ) -> (*mut Slot, u32) {
         self.rest = 0;
         if self.free_count + self.received_count == 0 && !self.holes.is_empty() {
             // SAFETY: `shape` belongs to this span, and it has holes and no listed block.
             unsafe { self.fill_hole(shape) };
         }
-        let (list, count) = if self.received_count > 0 {
-            let list = core::mem::replace(&mut self.received, ptr::null_mut());
-            (list, u32::from(core::mem::take(&mut self.received_count)))
-        } else if u32::from(self.free_count) <= max {
-            let list = core::mem::replace(&mut self.free, ptr::null_mut());
-            (list, u32::from(core::mem::take(&mut self.free_count)))
+        let (list, listed, max) = if self.received_count > 0 {
+            (&mut self.received, &mut self.received_count, most)
         } else {
-            let mut last = self.free;
-            for _ in 1..max {
-                // SAFETY: the list belongs to this span (SLOT1) and is longer than `max`, so `last` is a slot of it.
-                last = unsafe { shape.links.next(last) };
-            }
-            // SAFETY: `last` is a slot of this span's list (SLOT1).
-            let rest = unsafe { shape.links.next(last) };
-            // SAFETY: `last` is a slot of this span's list, and the caller is its owner.
-            unsafe { shape.links.set_next(last, ptr::null_mut()) };
-            self.free_count -= max as u16;
-            (core::mem::replace(&mut self.free, rest), max)
+            (&mut self.free, &mut self.free_count, max)
         };
+        let count = u32::from(*listed).min(max);
+        let rest = if count == u32::from(*listed) {
+            ptr::null_mut()
+        } else {
+            // SAFETY: the list belongs to this span (SLOT1), and is longer than `count`.
+            unsafe { shape.links.cut(*list, count as usize) }
+        };
+        *listed -= count as u16;
         self.used += count as u16;
-        (list, count)
+        (core::mem::replace(list, rest), count)
     }
 
     /// Carves fresh blocks, at most `max`. Returns `None` if all are carved.

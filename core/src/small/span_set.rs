@@ -8,8 +8,9 @@
 //! ```
 //!
 //! # Invariants
-//! * SET1 a transfer cache consists of stacks of lists. Each list has as many blocks as the policy allows a bin, and is
-//!   linked to the next by the second word of its first block. Blocks without a second word have no transfer cache.
+//! * SET1 a transfer cache consists of stacks of lists. Each list is linked to the next by the second word of its first
+//!   block, and has its length in the second word of its second block. Blocks without a second word have no transfer
+//!   cache.
 //! * SET2 a span is listed if and only if it has a free or uncarved block.
 //! * SET3 `empty` is the listed span without a used block. At most one is kept.
 //! * SET4 `spans` and `blocks` count the spans owned and their capacity.
@@ -33,11 +34,13 @@ mod walk;
 #[cfg(all(test, not(larder_loom)))]
 mod bounded_tests;
 #[cfg(all(test, not(larder_loom)))]
+mod cache_bytes_tests;
+#[cfg(all(test, not(larder_loom)))]
 mod tests;
 
 use core::ptr::{self, NonNull};
 
-use self::class_spans::ClassSpans;
+use self::class_spans::{ClassSpans, TransferList};
 use self::give_back::RECEIVED;
 use self::walk::SetWalk;
 use super::class::{CLASSES, SizeClass};
@@ -48,7 +51,7 @@ use super::span::Span;
 use super::thread_cache::{CacheBin, ThreadCache};
 
 /// A bin's first capacity is its maximum capacity divided by this. The capacity doubles each time the bin becomes empty
-/// or full.
+/// or full; once the cache has all the bytes that it may have, the capacity grows by this part.
 const FIRST_PART: usize = 32;
 
 /// The bounds on the free blocks that a set and its thread cache keep.
@@ -174,19 +177,58 @@ impl SpanSet {
         self.policy.links
     }
 
-    /// Returns the next capacity of a bin that is empty or full.
+    /// Returns the next capacity of a bin that is empty or full, if the bytes of the cache do not limit it.
     fn next_capacity(&self, class: SizeClass, bin: &CacheBin) -> usize {
         let max = self.policy.bin_blocks(class);
         match self.policy.whole_bins {
             true => max,
-            false => (2 * bin.capacity()).clamp(max.div_ceil(FIRST_PART), max),
+            false => (2 * bin.capacity()).clamp(self.part(class), max),
+        }
+    }
+
+    /// Returns the first capacity of a bin.
+    const fn part(&self, class: SizeClass) -> usize {
+        self.policy.bin_blocks(class).div_ceil(FIRST_PART)
+    }
+
+    /// Returns the capacity that a bin may have, at most `wanted`. If the cache has all the bytes that it may have, the
+    /// bin grows by what another bin loses. O(1) or O(blocks that the other bin loses).
+    ///
+    /// # Safety
+    /// The conditions of [`refill`](Self::refill).
+    #[inline]
+    unsafe fn allowed_capacity(
+        &mut self,
+        owner: *const RemoteQueue,
+        class: SizeClass,
+        wanted: usize,
+        cache: &mut ThreadCache,
+        pages: &mut impl Pages,
+    ) -> usize {
+        let max_bytes = pages.cache_bytes();
+        if wanted <= cache.room_for(class, max_bytes) || self.policy.whole_bins {
+            return wanted;
+        }
+        let links = self.links();
+        if cache.must_shrink(max_bytes) {
+            // SAFETY: the cache belongs to the holder of this set, and its blocks have these links.
+            let list = unsafe { cache.shrink_next(class, links) };
+            // SAFETY: the list came from a bin, so its blocks are free and belong to this set (SLOT1).
+            unsafe { self.give_back(owner, list, pages) };
+        }
+        let (capacity, room) = (cache.of(class).capacity(), cache.room_for(class, max_bytes));
+        match room >= capacity {
+            true => wanted.min(capacity + self.part(class)).min(room),
+            // The cache may hold less than before. The bin shrinks as slowly as the others do.
+            false => room.max(capacity - capacity.div_ceil(4)),
         }
     }
 
     /// Finds a block for an empty bin, and more to put into it. Returns `None` if there is no memory.
     ///
     /// O(1), plus O(spans with remote frees), at most 256. Once in 16 MiB of new spans, and under pressure, cached
-    /// lists of other classes are flushed: at most 4096 blocks in a call, plus the rest of the last list.
+    /// lists of other classes are flushed: at most 4096 blocks in a call, plus the rest of the last list. In a cache
+    /// that has all the bytes that it may have, another bin may lose a quarter of its blocks.
     ///
     /// # Safety
     /// `owner` is the remote-free queue of this set, or null if it has none; `cache` belongs to the holder of this
@@ -198,11 +240,15 @@ impl SpanSet {
         cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) -> Option<Fresh> {
-        let bin = cache.of(class);
-        debug_assert!(bin.is_empty());
+        debug_assert!(cache.of(class).is_empty());
         let max = self.policy.bin_blocks(class);
         if let Some(list) = self.take_transfer(class) {
-            return Some(first_of(bin, max, list, max, self.links()));
+            // SAFETY: the caller promises queue, cache and pages of this set.
+            let capacity = unsafe { self.allowed_capacity(owner, class, max, cache, pages) };
+            let links = self.links();
+            // SAFETY: the list came from the transfer cache.
+            let list = unsafe { self.class(class).keep_some(list, capacity.max(1), links) };
+            return Some(first_of(cache, class, capacity, list, links));
         }
         if self.early_flush_is_due(pages.under_pressure(), || pages.free_bytes()) {
             let bytes = max * class.block_bytes();
@@ -218,10 +264,12 @@ impl SpanSet {
                 // SAFETY: the caller promises queue, cache and pages of this set, the same at every call.
                 _ => unsafe { self.find_span(owner, class, cache, pages) },
             };
-            let bin = cache.of(class);
             let Some(memory) = span else {
                 // The bin's first allocation sets its capacity, however the block was found.
-                bin.put(self.next_capacity(class, bin), ptr::null_mut(), 0);
+                let next = self.next_capacity(class, cache.of(class));
+                // SAFETY: the caller promises queue, cache and pages of this set.
+                let capacity = unsafe { self.allowed_capacity(owner, class, next, cache, pages) };
+                cache.put(class, capacity, ptr::null_mut(), 0);
                 let block = pages.alloc_block(class.block_bytes(), class.block_align())?;
                 let clean = false;
                 return Some(Fresh { block, clean });
@@ -232,8 +280,11 @@ impl SpanSet {
             // SAFETY: the record was written by the line above.
             unsafe { self.adopt(memory.record) };
         }
-        // SAFETY: a span of the class is listed now.
-        unsafe { self.take_from_span(class, cache.of(class), pages) }
+        let next = self.next_capacity(class, cache.of(class));
+        // SAFETY: the caller promises queue, cache and pages of this set.
+        let capacity = unsafe { self.allowed_capacity(owner, class, next, cache, pages) };
+        // SAFETY: a span of the class is listed now: blocks of other bins can only have been added to spans.
+        unsafe { self.take_from_span(class, capacity, cache, pages) }
     }
 
     /// Flushes lists of the transfer caches, and releases spans without a used block, as long as `pay` returns true for
@@ -255,7 +306,7 @@ impl SpanSet {
                 if let Some(list) = self.take_transfer(class) {
                     // SAFETY: the list came from the transfer cache, so its blocks are free and belong to this set
                     // (SLOT1).
-                    unsafe { self.give_back(owner, list, pages) };
+                    unsafe { self.give_back(owner, list.head, pages) };
                 }
             }
             // SAFETY: the caller passes the same `pages` at every call.
@@ -281,17 +332,17 @@ impl SpanSet {
         unsafe { state.list(span) };
     }
 
-    /// Takes blocks from the first listed span.
+    /// Takes blocks from the first listed span, into a bin that may have `bin_blocks` blocks.
     ///
     /// # Safety
     /// The class has a listed span.
     unsafe fn take_from_span(
         &mut self,
         class: SizeClass,
-        bin: &mut CacheBin,
+        bin_blocks: usize,
+        cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) -> Option<Fresh> {
-        let bin_blocks = self.next_capacity(class, bin);
         let state = self.class(class);
         let span = state.listed;
         // SAFETY: a listed span belongs to this set, so its shape may be read (SPAN1).
@@ -305,16 +356,19 @@ impl SpanSet {
         state.touched = true;
         // At most half a bin is filled, so that the next free finds room.
         let max = (bin_blocks as u32 / 2).max(1);
+        let most = cache
+            .room_for(class, pages.cache_bytes())
+            .min(u32::MAX as usize) as u32;
         let holes = own.hole_bytes();
         // SAFETY: the span is listed, so it belongs to this set, and the shape is its own.
-        let (list, count) = unsafe { own.take_free(shape, max) };
+        let (list, count) = unsafe { own.take_free(shape, max, most.max(1)) };
         if own.hole_bytes() < holes {
             pages.note_reused(holes - own.hole_bytes());
         }
         let fresh = if list.is_null() {
             // SAFETY: the shape is the span's own. A listed span without free blocks has blocks to carve (SET2).
-            let carved = unsafe { own.carve(shape, bin_blocks) }?;
-            bin.put(bin_blocks, carved.rest, carved.rest_count as usize);
+            let carved = unsafe { own.carve(shape, bin_blocks.max(1)) }?;
+            cache.put(class, bin_blocks, carved.rest, carved.rest_count as usize);
             state.used += u64::from(carved.rest_count) + 1;
             NonNull::new(carved.first).map(|block| Fresh {
                 block,
@@ -322,7 +376,16 @@ impl SpanSet {
             })
         } else {
             state.used += u64::from(count);
-            Some(first_of(bin, bin_blocks, list, count as usize, shape.links))
+            let list = TransferList {
+                head: list,
+                count: count as usize,
+            };
+            // After a longer list, the next frees find room, too.
+            let capacity = match list.count > bin_blocks {
+                true => (list.count + bin_blocks / 4).min(most as usize),
+                false => bin_blocks,
+            };
+            Some(first_of(cache, class, capacity, list, shape.links))
         };
         if !own.has_blocks(shape) {
             // SAFETY: the span was the first of the list.
@@ -331,8 +394,9 @@ impl SpanSet {
         fresh
     }
 
-    /// Makes room in a full bin. Its blocks go to the transfer cache as a whole if the transfer cache may grow, and
-    /// otherwise back to the spans. O(1) or O(blocks).
+    /// Makes room in a full bin, if the cache may have a bin of the class. The bin's blocks go to the transfer cache as
+    /// a whole if the transfer cache may grow, and otherwise back to the spans. O(1) or O(blocks); in a cache that has
+    /// all the bytes that it may have, another bin may lose a quarter of its blocks.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -340,35 +404,31 @@ impl SpanSet {
         &mut self,
         owner: *const RemoteQueue,
         class: SizeClass,
-        bin: &mut CacheBin,
+        cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) {
-        let next = self.next_capacity(class, bin);
-        if !bin.is_empty() && bin.len() < next && self.class(class).blocks > 0 {
-            bin.widen(next);
-            return;
-        }
+        let next = self.next_capacity(class, cache.of(class));
+        // SAFETY: the caller promises queue, cache and pages of this set.
+        let next = unsafe { self.allowed_capacity(owner, class, next, cache, pages) };
+        let bin = cache.of(class);
         let count = bin.len();
-        let list = bin.take();
-        let (has_transfers, max) = (self.policy.transfer_caches, self.policy.bin_blocks(class));
-        let links = self.links();
-        let state = self.class(class);
-        bin.put(next, ptr::null_mut(), 0);
-        if list.is_null() {
+        if count > 0 && count < next && self.class(class).blocks > 0 {
+            cache.set_capacity(class, next);
             return;
         }
-        if has_transfers
-            && count == max
-            && state.transfer_has_room(class, max)
-            && !pages.under_pressure()
-        {
+        let head = bin.take();
+        cache.put(class, next, ptr::null_mut(), 0);
+        if head.is_null() {
+            return;
+        }
+        let (has_transfers, links) = (self.policy.transfer_caches, self.links());
+        let state = self.class(class);
+        if has_transfers && state.transfer_has_room(class, count) && !pages.under_pressure() {
             // SAFETY: the list came from the bin, and its blocks have room for two words (SET1).
-            unsafe { links.set_below(list, state.transfer) };
-            state.transfer = list;
-            state.transfer_lists += 1;
+            unsafe { state.push(TransferList { head, count }, links) };
         } else {
             // SAFETY: the list came from the bin, so its blocks are free and belong to this set (SLOT1).
-            unsafe { self.give_back(owner, list, pages) };
+            unsafe { self.give_back(owner, head, pages) };
         }
     }
 
@@ -425,7 +485,7 @@ impl SpanSet {
             }
             *budget = budget.saturating_sub(bin.len());
             // SAFETY: the conditions of `refill` hold for each bin of this cache.
-            unsafe { self.empty_bin(owner, bin, pages) };
+            unsafe { self.empty_bin(owner, class, cache, pages) };
         }
         CLASSES
     }
@@ -437,11 +497,12 @@ impl SpanSet {
     unsafe fn empty_bin(
         &mut self,
         owner: *const RemoteQueue,
-        bin: &mut CacheBin,
+        class: SizeClass,
+        cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) {
-        let list = bin.take();
-        bin.put(0, ptr::null_mut(), 0);
+        let list = cache.of(class).take();
+        cache.put(class, 0, ptr::null_mut(), 0);
         // SAFETY: the list came from the bin, so its blocks are free and belong to this set (SLOT1).
         unsafe { self.give_back(owner, list, pages) };
     }
@@ -458,10 +519,9 @@ impl SpanSet {
         pages: &mut impl Pages,
     ) {
         for class in SizeClass::all() {
-            let bin = cache.of(class);
-            if !bin.is_empty() && self.class(class).blocks == 0 {
+            if !cache.of(class).is_empty() && self.class(class).blocks == 0 {
                 // SAFETY: the conditions of `refill` hold for each bin of this cache.
-                unsafe { self.empty_bin(owner, bin, pages) };
+                unsafe { self.empty_bin(owner, class, cache, pages) };
             }
         }
     }
@@ -520,17 +580,9 @@ impl SpanSet {
     }
 
     /// Takes the youngest list from the transfer cache.
-    fn take_transfer(&mut self, class: SizeClass) -> Option<*mut Slot> {
+    fn take_transfer(&mut self, class: SizeClass) -> Option<TransferList> {
         let links = self.links();
-        let state = self.class(class);
-        let list = state.transfer;
-        if list.is_null() {
-            return state.take_old(links).or_else(|| state.take_left(links));
-        }
-        // SAFETY: the list is in the transfer cache, and its first block has a second word (SET1).
-        state.transfer = unsafe { links.below(list) };
-        state.transfer_lists -= 1;
-        Some(list)
+        self.class(class).take(links)
     }
 
     /// Returns the set's spans and blocks of a class. O(1).
@@ -540,19 +592,25 @@ impl SpanSet {
             spans: state.spans as u64,
             span_bytes: state.spans as u64 * span_bytes as u64,
             used_blocks: state.used,
-            transfer_blocks: state.transfer_lists as u64 * self.policy.bin_blocks(class) as u64,
+            transfer_blocks: state.transfer_blocks,
         }
     }
 }
 
-/// Takes the first block of a list of `count` blocks and puts the rest in the bin.
-fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize, links: Links) -> Fresh {
-    bin.put(max, list, count);
-    // SAFETY: the list satisfies SLOT1 and is now in the bin.
-    let block = unsafe { CacheBin::pop_linked(bin, links) };
-    // A list has a first slot; the arm for null avoids a panic.
+/// Takes the first block of a list, and puts the rest in the bin of its class.
+fn first_of(
+    cache: &mut ThreadCache,
+    class: SizeClass,
+    capacity: usize,
+    list: TransferList,
+    links: Links,
+) -> Fresh {
+    // SAFETY: the list satisfies SLOT1 and belongs to the caller, so its first word is a link.
+    let rest = unsafe { links.next(list.head) };
+    cache.put(class, capacity, rest, list.count - 1);
+    // A list has a first slot; the other value avoids a panic.
     Fresh {
-        block: NonNull::new(block).unwrap_or(NonNull::dangling()),
+        block: NonNull::new(list.head.cast()).unwrap_or(NonNull::dangling()),
         clean: false,
     }
 }

@@ -8,16 +8,23 @@
 //! * CACHE3 only the holder of `long` touches the bins of the long classes: the owner for one call, or a thread that
 //!   has revoked `long` and holds the heap's lock. So the blocks that a sleeping thread caches there, which are most of
 //!   its cached bytes, can be taken from that thread.
+//! * CACHE4 `capacity_bytes` is the sum over all bins of the capacity in bytes. Only the set changes capacities.
 //!
 //! A fresh bin is all zero: it has no block and no room. So its first allocation and its first free take the slow path,
 //! and the fast paths need no test for a thread's first allocation.
 //!
-//! The capacity follows the use: it doubles up to the bound of the set's policy. If a longer list was taken as a whole,
-//! the capacity is large enough for that list.
+//! The capacity follows the use: it doubles up to the bound of the set's policy, or until all bins together have the
+//! bytes that a thread's cache may have; from then on a bin that is empty or full takes capacity from other bins, in
+//! turn. If a longer list was taken as a whole, the capacity is large enough for that list.
 
 use super::class::{CLASSES, SPACING, SizeClass};
 use super::slot::{Links, Slot};
 use crate::sync::{BiasedLock, ListHead};
+
+/// Number of calls that want a longer bin, in a cache that has all the bytes that it may have, for each time that
+/// another bin shrinks; and the number of bins visited to find that bin.
+const TURNS: u32 = 8;
+const VISITED: usize = 8;
 
 /// A thread's cached free blocks of one size class.
 #[derive(Debug)]
@@ -127,10 +134,24 @@ impl CacheBin {
         first
     }
 
-    /// Fills an empty bin with `head`, a list of `count` blocks, and sets its capacity to `max`, or to more than
-    /// `count`, so that the next frees find room.
-    pub(super) fn put(&mut self, max: usize, head: *mut Slot, count: usize) {
-        let capacity = if count > max { count + max / 4 } else { max };
+    /// Takes the first `count` blocks, at most all. Returns the first of the list, or null. O(`count`).
+    ///
+    /// # Safety
+    /// The bin's blocks satisfy SLOT1 and have these links.
+    unsafe fn take_some(&mut self, count: usize, links: Links) -> *mut Slot {
+        let (list, count) = (self.head.get(), count.min(self.len()));
+        if count == 0 {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the list is the bin's (SLOT1), and at least that long.
+        self.head.set(unsafe { links.cut(list, count) });
+        self.room += count as i32;
+        list
+    }
+
+    /// Fills an empty bin with `head`, a list of `count` blocks, and sets its capacity, at least `count`.
+    fn put(&mut self, capacity: usize, head: *mut Slot, count: usize) {
+        debug_assert!(count <= capacity);
         self.head.set(head);
         self.capacity = capacity as i32;
         self.room = self.capacity - count as i32;
@@ -141,8 +162,8 @@ impl CacheBin {
         self.capacity as usize
     }
 
-    /// Raises the capacity to `capacity` blocks.
-    pub(super) const fn widen(&mut self, capacity: usize) {
+    /// Sets the capacity to `capacity` blocks, at least as many as the bin holds.
+    const fn set_capacity(&mut self, capacity: usize) {
         self.room += capacity as i32 - self.capacity;
         self.capacity = capacity as i32;
     }
@@ -155,6 +176,12 @@ pub struct ThreadCache {
     bins: [CacheBin; CLASSES],
     /// Guards the bins of the long classes (CACHE3).
     long: BiasedLock,
+    /// The bytes that all bins together may hold (CACHE4).
+    capacity_bytes: usize,
+    /// The class that [`shrink_next`](Self::shrink_next) visited last.
+    hand: usize,
+    /// Calls of [`must_shrink`](Self::must_shrink) since a bin last shrank.
+    turn: u32,
 }
 
 impl ThreadCache {
@@ -164,6 +191,9 @@ impl ThreadCache {
         Self {
             bins: [CacheBin::EMPTY; CLASSES],
             long: BiasedLock::new(),
+            capacity_bytes: 0,
+            hand: 0,
+            turn: 0,
         }
     }
 
@@ -173,6 +203,9 @@ impl ThreadCache {
         Self {
             bins: [CacheBin::EMPTY; CLASSES],
             long: BiasedLock::new(),
+            capacity_bytes: 0,
+            hand: 0,
+            turn: 0,
         }
     }
 
@@ -182,6 +215,9 @@ impl ThreadCache {
         Self {
             bins: [CacheBin::EMPTY; CLASSES],
             long: BiasedLock::always_revoked(),
+            capacity_bytes: 0,
+            hand: 0,
+            turn: 0,
         }
     }
 
@@ -274,6 +310,69 @@ impl ThreadCache {
     pub(super) unsafe fn long<'c>(cache: *mut Self) -> &'c BiasedLock {
         // SAFETY: the cache is valid, and a lock may be shared.
         unsafe { &(*cache).long }
+    }
+
+    /// Returns the bytes that all bins together may hold.
+    #[cfg(test)]
+    pub(super) const fn capacity_bytes(&self) -> usize {
+        self.capacity_bytes
+    }
+
+    /// Fills the empty bin of a class with `head`, a list of `count` blocks, and sets its capacity, at least `count`.
+    pub(super) fn put(&mut self, class: SizeClass, capacity: usize, head: *mut Slot, count: usize) {
+        self.resize(class, |bin| bin.put(capacity, head, count));
+    }
+
+    /// Sets the capacity of a class's bin to `capacity` blocks, at least as many as the bin holds.
+    pub(super) fn set_capacity(&mut self, class: SizeClass, capacity: usize) {
+        self.resize(class, |bin| bin.set_capacity(capacity));
+    }
+
+    /// Changes the capacity of a bin by `change` (CACHE4).
+    fn resize(&mut self, class: SizeClass, change: impl FnOnce(&mut CacheBin)) {
+        let bin = self.of(class);
+        let before = bin.capacity();
+        change(bin);
+        let after = bin.capacity();
+        self.capacity_bytes += after * class.block_bytes();
+        self.capacity_bytes -= before * class.block_bytes();
+    }
+
+    /// Returns the capacity that a class's bin may have if all bins together may hold `max_bytes`.
+    pub(super) fn room_for(&mut self, class: SizeClass, max_bytes: usize) -> usize {
+        let others = self.capacity_bytes - self.of(class).capacity() * class.block_bytes();
+        max_bytes.saturating_sub(others) / class.block_bytes()
+    }
+
+    /// Returns whether a bin should shrink for the benefit of another, if all bins together may hold `max_bytes`: if
+    /// they may hold more now, and otherwise in one call of [`TURNS`].
+    pub(super) const fn must_shrink(&mut self, max_bytes: usize) -> bool {
+        self.turn = (self.turn + 1) % TURNS;
+        self.turn == 0 || self.capacity_bytes > max_bytes
+    }
+
+    /// Takes a quarter of its capacity, at least one block, from the next bin that has any, except that of `kept`.
+    /// Visits at most [`VISITED`] bins. Returns the blocks that no longer fit, as a list. O(blocks in the list).
+    ///
+    /// # Safety
+    /// The lists satisfy SLOT1 and have these links, and the caller owns the cache.
+    pub(super) unsafe fn shrink_next(&mut self, kept: SizeClass, links: Links) -> *mut Slot {
+        for _ in 0..VISITED {
+            self.hand = (self.hand + 1) % CLASSES;
+            let class = SizeClass::from_index(self.hand).unwrap_or(SizeClass::NONE);
+            let bin = self.of(class);
+            let capacity = bin.capacity();
+            if class == kept || capacity == 0 {
+                continue;
+            }
+            let less = capacity - capacity.div_ceil(4);
+            let count = bin.len().saturating_sub(less);
+            // SAFETY: the caller promises the lists and the links.
+            let list = unsafe { bin.take_some(count, links) };
+            self.set_capacity(class, less);
+            return list;
+        }
+        core::ptr::null_mut()
     }
 
     /// Passes all bins to the next owner.
@@ -387,12 +486,12 @@ mod tests {
     fn the_capacity_of_a_bin_follows_its_use() {
         let mut bin = CacheBin::EMPTY;
         let list = core::ptr::dangling_mut::<Slot>();
-        for (max, count, capacity) in [(32, 0, 32), (32, 31, 32), (32, 32, 32), (32, 40, 48)] {
-            bin.put(max, list, count);
-            assert_eq!((bin.capacity(), bin.len()), (capacity, count), "{count}");
+        for count in [0, 31, 32] {
+            bin.put(32, list, count);
+            assert_eq!((bin.capacity(), bin.len()), (32, count));
         }
-        bin.widen(64);
-        assert_eq!((bin.capacity(), bin.len()), (64, 40));
+        bin.set_capacity(64);
+        assert_eq!((bin.capacity(), bin.len()), (64, 32));
         assert_eq!((bin.take(), bin.len()), (list, 0));
     }
 }

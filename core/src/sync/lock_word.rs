@@ -73,7 +73,8 @@ impl LockWord {
     /// sleeps.
     #[inline]
     pub fn try_lock<W: Wait>(&self) -> Option<Taken> {
-        if self.try_take(HELD) {
+        // A word that many threads try again and again is read first, so that its cache line stays shared.
+        if self.0.load(Ordering::Relaxed) == FREE && self.try_take(HELD) {
             return Some(Taken::Mine);
         }
         self.try_lock_slow::<W>()

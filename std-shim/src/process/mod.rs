@@ -40,7 +40,7 @@ use crate::thread::wait::Sleep;
 use arenas::{FirstArena, MAX_ARENAS};
 use mappings::Mappings;
 use memory_limit::MemoryLimit;
-use thread_heaps::Meta;
+use thread_heaps::{CacheBytes, Meta};
 
 pub(crate) use memory_limit::MemoryCheck;
 pub(crate) use spans::{PagesOf, may_start, span_bytes};
@@ -74,7 +74,11 @@ pub(crate) struct Process<O: Os> {
     pub(crate) memory_limit: MemoryLimit,
     pub(crate) pool: HeapPool<Sleep>,
     meta: Locked<Meta, Sleep>,
-    /// Maximum number of heaps with sets of their own; 0 until it is known.
+    cache_bytes: CacheBytes,
+    /// Number of processors; 0 until it is known.
+    processors: AtomicUsize,
+    /// Maximum number of heaps with sets of their own; 0 for the usual one.
+    #[cfg(test)]
     max_primaries: AtomicUsize,
     pub(crate) step_heaps: StepHeaps<O>,
     /// Masks the links of free blocks, if the heap is hardened.
@@ -105,6 +109,9 @@ impl<O: Os> Process<O> {
             memory_limit: MemoryLimit::new(),
             pool: HeapPool::new(),
             meta: Locked::new(Meta::NONE),
+            cache_bytes: CacheBytes::unlimited(),
+            processors: AtomicUsize::new(0),
+            #[cfg(test)]
             max_primaries: AtomicUsize::new(0),
             step_heaps: StepHeaps::new(),
             mask: Mask::new(link_changed),

@@ -62,6 +62,10 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         free.sum::<Option<u64>>().unwrap_or(u64::MAX)
     }
 
+    fn cache_bytes(&self) -> usize {
+        self.0.cache_bytes()
+    }
+
     fn under_pressure(&self) -> bool {
         self.0.memory_limit.under_pressure()
     }

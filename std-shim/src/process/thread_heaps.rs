@@ -3,7 +3,7 @@
 use core::ptr;
 
 use larder_core::small::{self, CLASSES, SpanSet, ThreadCache};
-use larder_core::sync::Ordering;
+use larder_core::sync::{AtomicUsize, Ordering};
 
 use super::Process;
 use crate::arena::SLICE_BYTES;
@@ -16,6 +16,20 @@ const META_BYTES: usize = 64 << 10;
 /// memory first. More concurrent threads share sets.
 const PRIMARIES_PER_PROCESSOR: usize = 4;
 const PRIMARIES_FOR_MEMORY: usize = 2;
+/// The capacity of all threads' caches together, in full bins per processor, and the least capacity of each cache.
+const BINS_PER_PROCESSOR: usize = 384;
+const CACHE_LEAST_BYTES: usize = 128 << 10;
+
+/// The bytes that the bins of each thread's cache may hold together, in a cache line that is rarely written, because
+/// every refill reads them.
+#[repr(align(128))]
+pub(super) struct CacheBytes(AtomicUsize);
+
+impl CacheBytes {
+    pub(super) const fn unlimited() -> Self {
+        Self(AtomicUsize::new(usize::MAX))
+    }
+}
 
 /// A heap of one thread at a time.
 pub(crate) type ThreadHeap = small::ThreadHeap<Sleep>;
@@ -91,19 +105,42 @@ impl<O: Os> Process<O> {
 
     /// Returns the maximum number of heaps with sets of their own.
     fn max_primaries(&self) -> usize {
-        match self.max_primaries.load(Ordering::Relaxed) {
-            0 => {
-                let each = match self.tuning.has_short_delay() {
-                    true => PRIMARIES_FOR_MEMORY,
-                    false => PRIMARIES_PER_PROCESSOR,
-                };
-                let max = each * self.os.processors().max(1);
-                // Relaxed: every thread computes the same value.
-                self.max_primaries.store(max, Ordering::Relaxed);
-                max
-            }
-            max => max,
+        #[cfg(test)]
+        if let max @ 1.. = self.max_primaries.load(Ordering::Relaxed) {
+            return max;
         }
+        let each = match self.tuning.has_short_delay() {
+            true => PRIMARIES_FOR_MEMORY,
+            false => PRIMARIES_PER_PROCESSOR,
+        };
+        each * self.processors()
+    }
+
+    /// Returns the number of processors that the process may use, at least one, as of the first call.
+    fn processors(&self) -> usize {
+        match self.processors.load(Ordering::Relaxed) {
+            0 => {
+                let processors = self.os.processors().max(1);
+                // Relaxed: every thread computes the same value.
+                self.processors.store(processors, Ordering::Relaxed);
+                processors
+            }
+            processors => processors,
+        }
+    }
+
+    /// Divides the bytes that all caches may hold among the threads that have a heap now. Called when a thread gets or
+    /// loses its heap. A thread's cache follows with the thread's next refills.
+    pub(crate) fn divide_cache_bytes(&self) {
+        let all = BINS_PER_PROCESSOR * self.tuning.config().bin_bytes as usize * self.processors();
+        let each = (all / self.purger.threads().max(1)).max(CACHE_LEAST_BYTES);
+        // Relaxed: if two threads store in the wrong order, the next thread corrects it.
+        self.cache_bytes.0.store(each, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that the bins of a thread's cache may hold together.
+    pub(super) fn cache_bytes(&self) -> usize {
+        self.cache_bytes.0.load(Ordering::Relaxed)
     }
 
     /// Makes all heaps beyond the first `primaries` secondary.

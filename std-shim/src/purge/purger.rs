@@ -171,6 +171,10 @@ impl Purger {
     /// that a program frees and immediately allocates again would be returned in between, because
     /// ticks without time between them age everything.
     pub(super) fn lapses(&self, now: u64, tuning: &Tuning) -> bool {
+        // The number is not written again and again, because all threads read the line it is in.
+        if self.asked.load(Ordering::Relaxed) == now {
+            return false;
+        }
         let asked = self.asked.swap(now, Ordering::Relaxed);
         let lapses = now.saturating_sub(asked) > tick_ms(tuning);
         if lapses {
@@ -198,6 +202,13 @@ impl Purger {
             || self.making_up.load(Ordering::Relaxed) > 0
     }
 
+    /// Returns whether the only work of calls of the program is to make up for growth, and that must wait.
+    pub(super) fn is_paused(&self, now: u64) -> bool {
+        !self.owes_ticks()
+            && self.making_up.load(Ordering::Relaxed) == 0
+            && now < self.may_make_up.load(Ordering::Relaxed)
+    }
+
     /// Counts bytes allocated from an arena. Only counts: the caller may hold locks.
     #[inline]
     pub(crate) fn taken(&self, bytes: usize, tuning: &Tuning) {
@@ -218,6 +229,11 @@ impl Purger {
     /// Counts a thread that gets a heap.
     pub(crate) fn thread_began(&self) {
         self.threads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of threads that have a heap.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.load(Ordering::Relaxed)
     }
 
     /// Returns whether any thread has a heap.

@@ -86,6 +86,9 @@ impl<O: Os> Process<O> {
         if ticks {
             purger.owe_ticks(1, now);
         }
+        if purger.is_paused(now) && !self.memory_limit.is_due() {
+            return;
+        }
         loop {
             let step = |work: &mut PurgeWork| {
                 // Work for a limit stays due after a pause.

@@ -190,3 +190,40 @@ fn where_memory_comes_first_fewer_heaps_have_sets_of_their_own() {
         world.end();
     }
 }
+
+/// Returns the bytes that the caches of all threads hold.
+fn cached_bytes(crowd: &Directed) -> usize {
+    let bytes = |thread: usize| -> usize {
+        let of_class =
+            |class: SizeClass| crowd.threads[thread].ready_blocks(class) * class.block_bytes();
+        SizeClass::all().map(of_class).sum()
+    };
+    (0..crowd.threads.len()).map(bytes).sum()
+}
+
+#[test]
+fn the_more_threads_there_are_the_less_each_of_them_caches() {
+    // In full bins: what all threads may cache at one processor, and the least that each may.
+    let (all, least) = (384 * (32 << 10), 128 << 10);
+    for count in [4, 40, 160] {
+        let (mut crowd, blocks) = crowd(4, count);
+        for thread in 0..count {
+            for _ in 0..2 {
+                let made = (0..2500).map(|number| crowd.make(thread, 16 + number * 7 % 1000));
+                let made: Vec<_> = made.collect();
+                crowd.free(thread, made);
+            }
+        }
+        let bound = (all / count).max(least) * count;
+        let cached = cached_bytes(&crowd);
+        assert!(
+            cached <= bound,
+            "{count} threads cache {cached} of {bound} bytes"
+        );
+        assert!(
+            count > 4 || cached > 2 << 20,
+            "few threads keep what they like: {cached}"
+        );
+        crowd.end(blocks);
+    }
+}

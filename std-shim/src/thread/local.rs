@@ -161,15 +161,15 @@ impl Local {
         process: &'static Process<O>,
     ) -> usize {
         let passed_blocks = self.with_parts(process, |owner, set, cache, pages| {
-            let bin = cache.of(class);
             // An adopted cache may have room.
             // SAFETY: a block of the bin's class, which the caller gives up.
-            if unsafe { CacheBin::push_linked(bin, block, set.links()) } {
+            if unsafe { CacheBin::push_linked(cache.of(class), block, set.links()) } {
                 return 0;
             }
-            let had = bin.len();
+            let had = cache.len(class);
             // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
-            unsafe { set.make_room(owner, class, bin, pages) };
+            unsafe { set.make_room(owner, class, cache, pages) };
+            let bin = cache.of(class);
             let passed = had - bin.len();
             // SAFETY: a block of the bin's class, which the caller gives up and the bin did not
             // take before.
@@ -220,6 +220,7 @@ impl Local {
             // SAFETY: the thread's own heap (LOCAL2), no longer used by it.
             unsafe { process.park(heap) };
             process.purger.thread_ended();
+            process.divide_cache_bytes();
         }
     }
 
@@ -298,6 +299,7 @@ impl Local {
     ) {
         if hook == ExitHook::Yes {
             process.purger.thread_began();
+            process.divide_cache_bytes();
             self.heap = heap;
             self.period = period(&process.os);
             if !process.tuning.is_hardened() {

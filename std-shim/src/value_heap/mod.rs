@@ -164,11 +164,11 @@ impl Contents {
     /// `block` is a block of this heap and this class, given up by the caller.
     #[cold]
     unsafe fn free_slow(&mut self, class: SizeClass, block: NonNull<u8>) {
-        let bin = self.cache.of(class);
+        let (set, cache) = (&mut self.set, &mut self.cache);
         // SAFETY: a set without a remote-free queue, with its own cache and pages (VALUE1).
-        unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.kept) };
+        unsafe { set.make_room(ptr::null(), class, cache, &mut self.kept) };
         // SAFETY: a block of this class, which the caller gives up.
-        if !unsafe { CacheBin::push(bin, block.as_ptr()) } {
+        if !unsafe { CacheBin::push(cache.of(class), block.as_ptr()) } {
             // SAFETY: still the caller's block.
             unsafe { self.set.free(ptr::null(), block.as_ptr(), &mut self.kept) };
         }

@@ -42,11 +42,13 @@ impl SpanSet {
                     return false;
                 }
                 let mut lists = [ptr::null_mut(); TOGETHER];
-                for list in &mut lists {
-                    *list = self.class(class).take_old(links).unwrap_or(ptr::null_mut());
+                for head in &mut lists {
+                    let Some(list) = self.class(class).take_old(links) else {
+                        break;
+                    };
+                    *head = list.head;
+                    *budget = budget.saturating_sub(list.count);
                 }
-                let blocks = TOGETHER * self.policy.bin_blocks(class);
-                *budget = budget.saturating_sub(blocks);
                 self.aging = true;
                 // SAFETY: the lists came from the transfer cache, so their blocks are free and belong to this set
                 // (SLOT1).

@@ -289,9 +289,8 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
         last = unsafe { block.cast::<*mut u8>().read() };
         // SAFETY: the block belongs to the test and is no longer used.
         while !unsafe { CacheBin::push(cache.of(class), block) } {
-            let bin = cache.of(class);
             // SAFETY: the set's own queue, cache and pages.
-            unsafe { set.make_room(&queue, class, bin, &mut pages) };
+            unsafe { set.make_room(&queue, class, &mut cache, &mut pages) };
         }
     }
     let at_hand = |set: &SpanSet| set.usage(class, SPAN_BYTES).transfer_blocks as usize;
@@ -309,9 +308,9 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
     }
     // Under pressure the transfer cache takes no list.
     pages.under_pressure = true;
-    let (bin, before) = (cache.of(class), at_hand(&set));
+    let before = at_hand(&set);
     // SAFETY: the set's own queue, cache and pages.
-    unsafe { set.make_room(&queue, class, bin, &mut pages) };
+    unsafe { set.make_room(&queue, class, &mut cache, &mut pages) };
     assert_eq!(at_hand(&set), before);
     let mut calls = 0;
     while set.flush_is_due() {

@@ -32,18 +32,23 @@ impl SpanSet {
             }
             (prev, span) = (span, own.next);
         }
-        let mut chains = 0;
+        let (mut chains, mut blocks) = (0, 0);
         for mut list in [state.transfer, state.old].into_iter().chain(state.left) {
             while !list.is_null() {
                 chains += 1;
-                if self.list_len(list) != self.policy.bin_blocks(class) {
+                // SAFETY: the list is in the transfer cache, so its length was written (SET1).
+                let count = unsafe { self.links().length(list) };
+                if self.list_len(list) != count {
                     return false;
                 }
+                blocks += count as u64;
                 // SAFETY: the list is in the transfer cache, and its first block has a second word (SET1).
                 list = unsafe { self.links().below(list) };
             }
         }
-        empty == state.empty && empties <= 1 && chains == state.transfer_lists
+        empty == state.empty
+            && empties <= 1
+            && (chains, blocks) == (state.transfer_lists, state.transfer_blocks)
     }
 
     /// Returns the length of a list that satisfies SLOT1.

@@ -25,6 +25,8 @@ pub(super) struct ClassSpans {
     pub(super) left: [*mut Slot; LEFT],
     /// Number of lists in all stacks.
     pub(super) transfer_lists: u32,
+    /// Number of blocks in them.
+    pub(super) transfer_blocks: u64,
     /// Number of lists in `left`.
     pub(super) left_lists: u32,
     /// The listed span without a used block, or null (SET3).
@@ -54,6 +56,7 @@ impl ClassSpans {
         old: ptr::null_mut(),
         left: [ptr::null_mut(); LEFT],
         transfer_lists: 0,
+        transfer_blocks: 0,
         left_lists: 0,
         empty: ptr::null_mut(),
         walk: ptr::null_mut(),
@@ -67,40 +70,86 @@ impl ClassSpans {
         used: 0,
     };
 
-    /// Returns whether the transfer cache may take one more list.
-    pub(super) fn transfer_has_room(&self, class: SizeClass, max: usize) -> bool {
+    /// Returns whether the transfer cache may take one more list, of `count` blocks.
+    pub(super) fn transfer_has_room(&self, class: SizeClass, count: usize) -> bool {
         let owned_bytes = self.blocks * class.block_bytes() as u64;
         let limit = match owned_bytes {
             // No thread of this set allocates blocks of the class.
             0 => 0,
             _ => TRANSFER_BYTES.max(owned_bytes / 2),
         };
-        let list_bytes = (max * class.block_bytes()) as u64;
-        let lists = u64::from(self.transfer_lists) + 1;
-        lists * list_bytes <= limit && class.block_bytes() >= TWO_WORDS
+        let blocks = self.transfer_blocks + count as u64;
+        blocks * class.block_bytes() as u64 <= limit && class.block_bytes() >= TWO_WORDS
+    }
+
+    /// Takes the list that was pushed last, or one of the older lists.
+    pub(super) fn take(&mut self, links: Links) -> Option<TransferList> {
+        // SAFETY: the stack is in the transfer cache.
+        match unsafe { pop(&mut self.transfer, links) } {
+            Some(list) => Some(self.took(list)),
+            None => self.take_old(links).or_else(|| self.take_left(links)),
+        }
     }
 
     /// Takes one list from the old part of the transfer cache.
-    pub(super) fn take_old(&mut self, links: Links) -> Option<*mut Slot> {
-        let list = self.old;
-        if list.is_null() {
-            return None;
-        }
-        // SAFETY: the list is in the transfer cache, and its first block has a second word (SET1).
-        self.old = unsafe { links.below(list) };
-        self.transfer_lists -= 1;
-        Some(list)
+    pub(super) fn take_old(&mut self, links: Links) -> Option<TransferList> {
+        // SAFETY: the stack is in the transfer cache.
+        let list = unsafe { pop(&mut self.old, links) }?;
+        Some(self.took(list))
     }
 
     /// Takes one list from the part of the transfer cache that ticks skip.
-    pub(super) fn take_left(&mut self, links: Links) -> Option<*mut Slot> {
+    fn take_left(&mut self, links: Links) -> Option<TransferList> {
         let stack = self.left.iter_mut().find(|stack| !stack.is_null())?;
-        let list = *stack;
-        // SAFETY: the list is in the transfer cache, and its first block has a second word (SET1).
-        *stack = unsafe { links.below(list) };
-        self.transfer_lists -= 1;
+        // SAFETY: the stack is in the transfer cache.
+        let list = unsafe { pop(stack, links) }?;
         self.left_lists -= 1;
-        Some(list)
+        Some(self.took(list))
+    }
+
+    /// Cuts a list off after `count` blocks, at least one, and returns them; the rest is added to the transfer cache again. O(`count`)
+    /// if the list is longer, otherwise O(1).
+    ///
+    /// # Safety
+    /// The list came from the transfer cache, with these links, and belongs to the caller.
+    pub(super) unsafe fn keep_some(
+        &mut self,
+        list: TransferList,
+        count: usize,
+        links: Links,
+    ) -> TransferList {
+        if list.count <= count {
+            return list;
+        }
+        // SAFETY: the list belongs to the caller and is longer than that.
+        let head = unsafe { links.cut(list.head, count) };
+        let rest = TransferList {
+            head,
+            count: list.count - count,
+        };
+        // SAFETY: the rest of the caller's list, whose blocks were in the transfer cache before.
+        unsafe { self.push(rest, links) };
+        TransferList { count, ..list }
+    }
+
+    const fn took(&mut self, list: TransferList) -> TransferList {
+        self.transfer_lists -= 1;
+        self.transfer_blocks -= list.count as u64;
+        list
+    }
+
+    /// Adds a list to the transfer cache.
+    ///
+    /// # Safety
+    /// The list satisfies SLOT1 and belongs to the caller; its blocks have room for two words.
+    pub(super) unsafe fn push(&mut self, list: TransferList, links: Links) {
+        // SAFETY: the caller promises a list of blocks with two words.
+        unsafe { links.set_below(list.head, self.transfer) };
+        // SAFETY: the list belongs to the caller, and its blocks have room for two words.
+        unsafe { links.set_length(list.head, list.count) };
+        self.transfer = list.head;
+        self.transfer_lists += 1;
+        self.transfer_blocks += list.count as u64;
     }
 
     /// Moves all lists to the part of the transfer cache that ticks skip, unless that part has lists already. No list
@@ -155,4 +204,27 @@ impl ClassSpans {
             unsafe { Span::own(next) }.prev = prev;
         }
     }
+}
+
+/// A list of the transfer cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TransferList {
+    pub(super) head: *mut Slot,
+    pub(super) count: usize,
+}
+
+/// Takes the first list of a stack.
+///
+/// # Safety
+/// The stack is in the transfer cache of the caller's set, with these links.
+unsafe fn pop(stack: &mut *mut Slot, links: Links) -> Option<TransferList> {
+    let head = *stack;
+    if head.is_null() {
+        return None;
+    }
+    // SAFETY: the list is in the transfer cache, so its first block has a second word (SET1).
+    *stack = unsafe { links.below(head) };
+    // SAFETY: the list is in the transfer cache, so its length was written (SET1).
+    let count = unsafe { links.length(head) };
+    Some(TransferList { head, count })
 }

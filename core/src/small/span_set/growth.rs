@@ -113,8 +113,7 @@ impl SpanSet {
     /// Returns the bytes in the transfer caches. O(classes).
     fn list_bytes(&self) -> u64 {
         let bytes = |class: SizeClass| {
-            let lists = u64::from(self.classes[class.index()].transfer_lists);
-            lists * (self.policy.bin_blocks(class) * class.block_bytes()) as u64
+            self.classes[class.index()].transfer_blocks * class.block_bytes() as u64
         };
         SizeClass::all().map(bytes).sum()
     }

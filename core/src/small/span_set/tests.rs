@@ -17,7 +17,7 @@ fn a_set_counts_the_blocks_of_its_transfer_caches_and_the_bytes_of_its_spans() {
     let class = SizeClass::of(1024, 8).unwrap();
     let mut set = SpanSet::default();
     let state = set.class(class);
-    (state.transfer_lists, state.spans, state.used) = (3, 5, 200);
+    (state.transfer_blocks, state.spans, state.used) = (96, 5, 200);
     let expected = ClassUsage {
         spans: 5,
         span_bytes: 5 << 16,
@@ -36,7 +36,7 @@ fn a_set_counts_more_blocks_than_32_bits_do() {
     state.blocks += 8192;
     assert!(state.blocks > state.used);
     let class = SizeClass::of(16, 8).unwrap();
-    state.transfer_lists = 1 << 20;
+    state.transfer_blocks = 1 << 28;
     assert!(state.transfer_has_room(class, 256));
 }
 
@@ -44,7 +44,8 @@ fn a_set_counts_more_blocks_than_32_bits_do() {
 fn what_is_at_hand_has_its_turn_once_in_16_mib_of_new_spans() {
     let class = SizeClass::of(1024, 8).unwrap();
     let mut set = SpanSet::default();
-    set.class(class).transfer_lists = 3;
+    let state = set.class(class);
+    (state.transfer_lists, state.transfer_blocks) = (3, 96);
     set.made_bytes = FLUSH_EVERY_BYTES - 1;
     assert!(!set.flush_is_due() && !set.early_flush_is_due(false, || 0));
     set.made_bytes = FLUSH_EVERY_BYTES;
@@ -83,7 +84,7 @@ fn a_transfer_cache_holds_64_kib_or_half_of_what_the_set_owns() {
     for (blocks, most_lists) in [(0, 0), (1, 2), (128, 2), (129, 2), (1024, 16), (1100, 17)] {
         state.blocks = blocks;
         for lists in 0..20 {
-            state.transfer_lists = lists;
+            state.transfer_blocks = 32 * lists;
             let has_room = state.transfer_has_room(class, 32);
             assert_eq!(
                 has_room,
@@ -93,7 +94,7 @@ fn a_transfer_cache_holds_64_kib_or_half_of_what_the_set_owns() {
         }
     }
     // A class whose blocks cannot link lists has no transfer cache.
-    state.transfer_lists = 0;
+    state.transfer_blocks = 0;
     let has_room = state.transfer_has_room(SizeClass::EIGHT, 256);
     assert_eq!(has_room, size_of::<*mut Slot>() <= 4);
 }

@@ -91,8 +91,8 @@ impl Owner {
     /// Makes room in the full bin. `set` serves the heap and is locked.
     pub(crate) fn make_room_in(&mut self, remote_queue: *const RemoteQueue, set: &mut SpanSet) {
         let mut world = self.world;
-        // SAFETY: the set's own remote-free queue, our bin, with the same pages in every call.
-        unsafe { set.make_room(remote_queue, world.class, self.bin(), &mut world) };
+        // SAFETY: the set's own remote-free queue, our cache, with the same pages in every call.
+        unsafe { set.make_room(remote_queue, world.class, self.cache(), &mut world) };
     }
 
     /// Allocates and frees two blocks, which no other thread may have.

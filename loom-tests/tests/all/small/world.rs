@@ -354,13 +354,12 @@ fn put(
     cache: &mut ThreadCache,
     block: Block,
 ) {
-    let bin = cache.of(world.class);
     block.write();
     // SAFETY: the caller gives up the block.
-    if !unsafe { CacheBin::push(bin, block.0) } {
-        // SAFETY: the bin belongs to this set, and `owner` is its remote-free queue.
-        unsafe { set.make_room(owner, world.class, bin, &mut &*world) };
+    if !unsafe { CacheBin::push(cache.of(world.class), block.0) } {
+        // SAFETY: the cache belongs to this set, and `owner` is its remote-free queue.
+        unsafe { set.make_room(owner, world.class, cache, &mut &*world) };
         // SAFETY: the caller gives up the block.
-        assert!(unsafe { CacheBin::push(bin, block.0) });
+        assert!(unsafe { CacheBin::push(cache.of(world.class), block.0) });
     }
 }
