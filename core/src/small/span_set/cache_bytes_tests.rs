@@ -1,7 +1,8 @@
 //! Caches that may hold a limited number of bytes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use core::ptr::NonNull;
+use core::mem::MaybeUninit;
+use core::ptr::{self, NonNull};
 
 use super::super::class::SizeClass;
 use super::super::pages::Pages;
@@ -10,53 +11,76 @@ use super::super::slot::Chain;
 use super::super::span::{Span, SpanMemory};
 use super::super::thread_cache::{CacheBin, ThreadCache};
 use super::SpanSet;
-
-extern crate std;
-use std::alloc::{Layout, alloc};
-use std::boxed::Box;
-use std::vec::Vec;
+use crate::sync::Locked;
 
 const SPAN_BYTES: usize = 64 << 10;
+const SPANS: usize = 512;
 const SIZES: usize = 48;
+/// Maximum number of blocks of a class that a test has at the same time.
+const BLOCKS: usize = 2048;
 
-/// Spans from the system, never freed, and a limit on the bytes of a cache.
-struct Source {
-    spans: Vec<NonNull<Span>>,
+#[derive(Clone, Copy)]
+#[repr(align(65536))]
+struct SpanBytes(MaybeUninit<[u8; SPAN_BYTES]>);
+
+/// Memory for spans and their records, and the blocks that a test has.
+struct Memory {
+    spans: [SpanBytes; SPANS],
+    records: [MaybeUninit<Span>; SPANS],
+    blocks: [[*mut u8; BLOCKS]; SIZES],
+}
+
+// SAFETY: the pointers lead into `spans`, and are used by the test that holds the lock.
+unsafe impl Send for Memory {}
+
+/// The memory of one test at a time; it is too long for a stack.
+static MEMORY: Locked<Memory> = Locked::new(Memory {
+    spans: [SpanBytes(MaybeUninit::uninit()); SPANS],
+    records: [const { MaybeUninit::uninit() }; SPANS],
+    blocks: [[ptr::null_mut(); BLOCKS]; SIZES],
+});
+
+/// Spans from [`MEMORY`], and a limit on the bytes of a cache.
+struct Source<'a> {
+    spans: &'a mut [SpanBytes; SPANS],
+    records: &'a mut [MaybeUninit<Span>; SPANS],
+    /// Numbers of the spans that are free.
+    free: [u16; SPANS],
+    free_count: usize,
     cache_bytes: usize,
 }
 
-// SAFETY: spans are allocations of their own, and records are boxes; neither is freed.
-unsafe impl Pages for Source {
+// SAFETY: spans do not overlap, records stay where they are, and each span is free or given once.
+unsafe impl Pages for Source<'_> {
     fn span_bytes(&self, _: SizeClass) -> usize {
         SPAN_BYTES
     }
 
     fn alloc_span(&mut self, _: SizeClass) -> Option<SpanMemory> {
-        let layout = Layout::from_size_align(SPAN_BYTES, SPAN_BYTES).ok()?;
-        // SAFETY: the layout is not empty.
-        let base = unsafe { alloc(layout) };
-        let record = Box::leak(Box::<Span>::new_uninit()).as_mut_ptr();
-        self.spans.push(NonNull::new(record)?);
+        self.free_count = self.free_count.checked_sub(1)?;
+        let number = usize::from(self.free[self.free_count]);
         Some(SpanMemory {
-            record,
-            base,
+            record: self.records.get_mut(number)?.as_mut_ptr(),
+            base: self.spans.get_mut(number)?.0.as_mut_ptr().cast(),
             clean: false,
         })
     }
 
-    unsafe fn free_span(&mut self, _: *mut Span) {}
+    unsafe fn free_span(&mut self, span: *mut Span) {
+        // SAFETY: the record of a span.
+        let base = unsafe { Span::shape(span) }.base.addr();
+        let number = (base - self.spans.as_ptr().addr()) / SPAN_BYTES;
+        self.free[self.free_count] = number as u16;
+        self.free_count += 1;
+    }
 
     fn cache_bytes(&self) -> usize {
         self.cache_bytes
     }
 
     fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
-        let holds = |span: &&NonNull<Span>| {
-            // SAFETY: the record was written before any block was taken.
-            let shape = unsafe { Span::shape(span.as_ptr()) };
-            block.addr().wrapping_sub(shape.base.addr()) < SPAN_BYTES
-        };
-        self.spans.iter().find(holds).copied()
+        let number = block.addr().wrapping_sub(self.spans.as_ptr().addr()) / SPAN_BYTES;
+        NonNull::new(self.records.get(number)?.as_ptr().cast_mut())
     }
 
     fn alloc_block(&mut self, _: usize, _: usize) -> Option<NonNull<u8>> {
@@ -67,31 +91,41 @@ unsafe impl Pages for Source {
 }
 
 /// A thread with a set of its own, and the blocks that it has.
-struct World {
+struct World<'a> {
     set: SpanSet,
     queue: RemoteQueue,
     cache: ThreadCache,
-    pages: Source,
-    blocks: [Vec<*mut u8>; SIZES],
+    pages: Source<'a>,
+    blocks: &'a mut [[*mut u8; BLOCKS]; SIZES],
+    counts: [usize; SIZES],
     /// Slow calls so far.
     slow: usize,
 }
 
-impl World {
-    fn new(cache_bytes: usize) -> Self {
-        Self {
+/// Runs a test on a thread whose cache may hold `cache_bytes`.
+fn run(cache_bytes: usize, test: impl FnOnce(&mut World<'_>)) {
+    MEMORY.with(|memory| {
+        let mut world = World {
             set: SpanSet::default(),
             queue: RemoteQueue::new(),
             cache: ThreadCache::new(),
             pages: Source {
-                spans: Vec::new(),
+                spans: &mut memory.spans,
+                records: &mut memory.records,
+                free: core::array::from_fn(|number| number as u16),
+                free_count: SPANS,
                 cache_bytes,
             },
-            blocks: [const { Vec::new() }; SIZES],
+            blocks: &mut memory.blocks,
+            counts: [0; SIZES],
             slow: 0,
-        }
-    }
+        };
+        test(&mut world);
+        assert!(world.set.is_sound());
+    });
+}
 
+impl World<'_> {
     /// Returns the class of a number below [`SIZES`]: classes of 16 to 512 bytes, then some of 1 to 20 KiB.
     fn class(number: usize) -> SizeClass {
         let bytes = match number {
@@ -114,13 +148,16 @@ impl World {
         }
         // SAFETY: the block is the test's, and at least 8 bytes long.
         unsafe { block.cast::<usize>().write(block.addr()) };
-        self.blocks[number].push(block);
+        self.blocks[number][self.counts[number]] = block;
+        self.counts[number] += 1;
     }
 
     fn free(&mut self, number: usize) {
-        let Some(block) = self.blocks[number].pop() else {
+        let Some(last) = self.counts[number].checked_sub(1) else {
             return;
         };
+        self.counts[number] = last;
+        let block = self.blocks[number][last];
         // SAFETY: the block is the test's.
         assert_eq!(unsafe { block.cast::<usize>().read() }, block.addr());
         let class = Self::class(number);
@@ -151,10 +188,6 @@ impl World {
     fn capacity(&mut self, number: usize) -> usize {
         self.cache.of(Self::class(number)).capacity()
     }
-
-    fn is_sound(&self) -> bool {
-        self.set.is_sound()
-    }
 }
 
 fn next(seed: &mut u64) -> usize {
@@ -173,55 +206,55 @@ fn all_bins_together_hold_no_more_than_the_bytes_of_a_cache() {
         (4, 64 << 10),
         (5, 256 << 10),
     ] {
-        let (mut world, mut random) = (World::new(cache_bytes), seed);
-        for step in 0..60_000 {
-            let number = next(&mut random) % SIZES;
-            // The number of blocks grows and falls.
-            let grows = step / 6000 % 2 == 0;
-            match next(&mut random) % 8 {
-                0..5 if grows => world.make(number),
-                0..3 => world.make(number),
-                _ => world.free(number),
+        run(cache_bytes, |world| {
+            let mut random = seed;
+            for step in 0..60_000 {
+                let number = next(&mut random) % SIZES;
+                // The number of blocks grows and falls.
+                let grows = step / 6000 % 2 == 0;
+                match next(&mut random) % 8 {
+                    3..5 if !grows => world.free(number),
+                    0..5 => world.make(number),
+                    _ => world.free(number),
+                }
+                let bytes = world.capacity_bytes();
+                assert!(
+                    bytes <= cache_bytes,
+                    "{bytes} of {cache_bytes}, step {step}"
+                );
             }
-            let bytes = world.capacity_bytes();
-            assert!(
-                bytes <= cache_bytes,
-                "{bytes} of {cache_bytes}, step {step}"
-            );
-        }
-        assert!(world.is_sound());
+        });
     }
 }
 
 #[test]
 fn a_cache_that_has_too_much_shrinks_with_its_slow_calls() {
     for (numbers, cache_bytes) in [(0..SIZES, 64 << 10), (20..21, 8 << 10)] {
-        let mut world = World::new(usize::MAX);
-        for _ in 0..400 {
-            numbers.clone().for_each(|number| world.make(number));
-        }
-        for _ in 0..400 {
-            numbers.clone().for_each(|number| world.free(number));
-        }
-        let mut last = world.capacity_bytes();
-        assert!(last > 3 * cache_bytes);
-        world.pages.cache_bytes = cache_bytes;
-        world.slow = 0;
-        while last > cache_bytes {
-            numbers.clone().for_each(|number| world.make(number));
-            let bytes = world.capacity_bytes();
-            assert!(bytes <= last, "{bytes} after {last}");
-            last = bytes;
-            assert!(world.slow < 1000, "still {bytes} bytes");
-        }
-        assert!(world.is_sound());
+        run(usize::MAX, |world| {
+            for _ in 0..100 {
+                numbers.clone().for_each(|number| world.make(number));
+            }
+            for _ in 0..100 {
+                numbers.clone().for_each(|number| world.free(number));
+            }
+            let mut last = world.capacity_bytes();
+            assert!(last > 3 * cache_bytes);
+            world.pages.cache_bytes = cache_bytes;
+            world.slow = 0;
+            while last > cache_bytes {
+                numbers.clone().for_each(|number| world.make(number));
+                let bytes = world.capacity_bytes();
+                assert!(bytes <= last, "{bytes} after {last}");
+                last = bytes;
+                assert!(world.slow < 1000, "still {bytes} bytes");
+            }
+        });
     }
 }
 
 #[test]
-fn a_class_in_use_takes_its_room_from_the_others() {
-    let mut world = World::new(64 << 10);
-    let all = |world: &mut World, numbers: core::ops::Range<usize>| {
+fn a_class_in_use_takes_its_room_from_the_others_and_loses_it_to_them() {
+    let all = |world: &mut World<'_>, numbers: core::ops::Range<usize>| {
         for _ in 0..100 {
             numbers.clone().for_each(|number| world.make(number));
         }
@@ -229,69 +262,59 @@ fn a_class_in_use_takes_its_room_from_the_others() {
             numbers.clone().for_each(|number| world.free(number));
         }
     };
-    all(&mut world, 0..SIZES);
-    let few = world.capacity(20);
-    for _ in 0..40 {
-        all(&mut world, 20..21);
-    }
-    let many = world.capacity(20);
-    assert!(many > 4 * few, "{few}, then {many}");
-    // And gives it back: the others need it again.
-    for _ in 0..10 {
-        all(&mut world, 0..SIZES);
-    }
-    assert!(world.capacity(20) < many);
-    assert!(world.is_sound());
+    run(64 << 10, |world| {
+        all(world, 0..SIZES);
+        let few = world.capacity(20);
+        for _ in 0..40 {
+            all(world, 20..21);
+        }
+        let many = world.capacity(20);
+        assert!(many > 4 * few, "{few}, then {many}");
+        for _ in 0..10 {
+            all(world, 0..SIZES);
+        }
+        assert!(world.capacity(20) < many);
+    });
 }
 
 #[test]
 fn lists_of_any_length_come_back_from_the_transfer_cache() {
-    let mut world = World::new(8 << 10);
-    let number = 7;
-    (0..2000).for_each(|_| world.make(number));
-    (0..2000).for_each(|_| world.free(number));
-    let class = World::class(number);
-    let lists = world.set.class(class).transfer_lists;
-    let blocks = world.set.class(class).transfer_blocks;
-    assert!(
-        lists > 4 && blocks < 256 * u64::from(lists),
-        "{blocks} in {lists}"
-    );
-    assert!(world.is_sound());
-    world.slow = 0;
-    (0..blocks).for_each(|_| world.make(number));
-    assert!(
-        world.slow <= lists as usize + 1,
-        "{} slow calls",
-        world.slow
-    );
-    assert!(world.is_sound());
+    run(8 << 10, |world| {
+        let number = 7;
+        (0..BLOCKS).for_each(|_| world.make(number));
+        (0..BLOCKS).for_each(|_| world.free(number));
+        let class = World::class(number);
+        let lists = world.set.class(class).transfer_lists;
+        let blocks = world.set.class(class).transfer_blocks;
+        let whole = 256 * u64::from(lists);
+        assert!(lists > 4 && blocks < whole, "{blocks} in {lists}");
+        assert!(world.set.is_sound());
+        world.slow = 0;
+        (0..blocks).for_each(|_| world.make(number));
+        let slow = world.slow;
+        assert!(slow <= lists as usize + 1, "{slow} slow calls");
+    });
 }
 
 #[test]
 fn blocks_that_others_freed_are_taken_in_parts_that_the_cache_may_hold() {
-    let mut world = World::new(4 << 10);
-    let number = 7;
-    (0..1500).for_each(|_| world.make(number));
-    // Each span has a used block, so that it stays.
-    let kept = |(index, _): &(usize, *mut u8)| index % 100 > 0;
-    let blocks = core::mem::take(&mut world.blocks[number]);
-    let freed: Vec<_> = blocks.into_iter().enumerate().filter(kept).collect();
-    for (_, block) in &freed {
-        let block = *block;
-        let span = world.pages.span_of(block).unwrap();
-        // SAFETY: a block of the span, no longer used.
-        unsafe { Span::give_remote(span.as_ptr(), Chain::one(block.cast())) };
-    }
-    let spans = world.pages.spans.len();
-    for _ in freed {
-        world.make(number);
-        assert!(world.capacity_bytes() <= 4 << 10);
-    }
-    assert_eq!(
-        world.pages.spans.len(),
-        spans,
-        "all blocks were found again"
-    );
-    assert!(world.is_sound());
+    run(4 << 10, |world| {
+        let number = 7;
+        (0..1500).for_each(|_| world.make(number));
+        // Each span has a used block, so that it stays.
+        let freed = (0..1500).filter(|index| index % 100 > 0);
+        for index in freed.clone() {
+            let block = world.blocks[number][index];
+            let span = world.pages.span_of(block).unwrap();
+            // SAFETY: a block of the span, no longer used.
+            unsafe { Span::give_remote(span.as_ptr(), Chain::one(block.cast())) };
+        }
+        world.counts[number] = 0;
+        let spans = world.pages.free_count;
+        for _ in freed {
+            world.make(number);
+            assert!(world.capacity_bytes() <= 4 << 10);
+        }
+        assert_eq!(world.pages.free_count, spans, "all blocks were found again");
+    });
 }
