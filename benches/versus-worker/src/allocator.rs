@@ -37,6 +37,7 @@ pub const fn step() -> Step {
     feature = "jemalloc",
     feature = "rpmalloc",
     feature = "rusty-alloc",
+    feature = "smmalloc",
     feature = "talc",
     feature = "rlsf",
     feature = "dlmalloc",
@@ -142,6 +143,15 @@ mod chosen {
     pub type Heap = rusty_alloc_api::RustyAlloc;
     pub const fn heap() -> Heap {
         rusty_alloc_api::RustyAlloc
+    }
+}
+
+#[cfg(feature = "smmalloc")]
+mod chosen {
+    pub const NAME: &str = "smmalloc";
+    pub type Heap = smmalloc::Smalloc;
+    pub const fn heap() -> Heap {
+        smmalloc::Smalloc::new()
     }
 }
 

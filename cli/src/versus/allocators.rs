@@ -92,6 +92,11 @@ pub(crate) const ALLOCATORS: &[Allocator] = &[
         "rusty_alloc-api",
         "mimalloc's second line remade in Rust",
     ),
+    allocator(
+        "smmalloc",
+        "smmalloc",
+        "smalloc: a free list for each power of two, returns no memory, in Rust",
+    ),
     locked(
         "talc",
         "Talc behind a spin lock, on heaps of 64 MiB, in Rust",
