@@ -3,7 +3,7 @@
 //! The stamp is read back when the block is freed, so blocks that overlap, or that are allocated
 //! twice, cause a wrong answer.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
 use std::hint::black_box;
 use std::ptr::NonNull;
 
@@ -54,6 +54,18 @@ impl Block {
         }
     }
 
+    /// Resizes the block to `bytes` bytes, but at least 8. It keeps its stamp.
+    pub fn resize(&mut self, bytes: usize) {
+        assert!(bytes >= MIN_BYTES, "no room for the stamp");
+        // SAFETY: `self` allocated the block with this layout, and the new size is not zero.
+        let start = unsafe { realloc(self.stamp.as_ptr().cast(), layout(self.bytes), bytes) };
+        let Some(place) = NonNull::new(black_box(start).cast::<u64>()) else {
+            handle_alloc_error(layout(bytes));
+        };
+        self.stamp = place;
+        self.bytes = bytes;
+    }
+
     /// Frees the block. Returns its stamp.
     #[inline]
     pub fn finish(self) -> u64 {
@@ -87,6 +99,16 @@ mod tests {
             block.touch_pages();
             assert_eq!(block.finish(), 77, "{bytes}");
         }
+    }
+
+    #[test]
+    fn a_resized_block_keeps_its_stamp() {
+        let mut block = Block::new(8, 78);
+        for bytes in [100_000, 4097, 9, 8] {
+            block.resize(bytes);
+            block.touch_pages();
+        }
+        assert_eq!(block.finish(), 78);
     }
 
     #[test]

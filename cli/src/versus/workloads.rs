@@ -171,6 +171,11 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         "64 short-lived threads at once, again and again",
     ),
     workload(
+        "server-mix",
+        32,
+        "32 threads with log-normal sizes; they exchange blocks, resize some, change their sizes, and one of them forks",
+    ),
+    workload(
         "zeroed-sparse",
         1,
         "zeroed blocks of 4 KiB to 1 MiB, one byte in 64 KiB written",

@@ -17,6 +17,7 @@ mod phases;
 mod pipe;
 mod programs;
 mod server;
+mod server_mix;
 mod steps;
 mod storm;
 mod syntax;
@@ -58,6 +59,7 @@ const RUNS: &[(&str, Run)] = &[
     ("mixed", mixed::mixed),
     ("storm-turn", storm::in_turn),
     ("storm-once", storm::at_once),
+    ("server-mix", server_mix::server_mix),
     ("zeroed-sparse", churn::zeroed_sparse),
     ("zeroed-full", churn::zeroed_full),
     ("syn-1", |scale| syntax::syn(1, scale)),
