@@ -210,8 +210,8 @@ step_worker() {
         cd benches/versus-worker
         export CARGO_TARGET_DIR=$target/versus-check
         cargo fmt --check
-        cargo clippy --features system,calls --all-targets -- -D warnings
-        cargo test --features system,calls
+        cargo clippy --features system,tail --all-targets -- -D warnings
+        cargo test --features system,tail
         cargo test --features larder
         cargo test --features larder-steps workloads
     )

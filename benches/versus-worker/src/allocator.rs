@@ -1,15 +1,15 @@
-//! The global allocator of this build, chosen by exactly one feature; with the feature `calls`, each call is timed.
+//! The global allocator of this build, chosen by exactly one feature; with the feature `tail`, each call is timed.
 
 /// Name of the allocator in tables, which is also the feature's name.
 pub const NAME: &str = chosen::NAME;
 
-#[cfg(not(feature = "calls"))]
+#[cfg(not(feature = "tail"))]
 #[global_allocator]
 static GLOBAL: chosen::Heap = chosen::heap();
 
-#[cfg(feature = "calls")]
+#[cfg(feature = "tail")]
 #[global_allocator]
-static GLOBAL: crate::calls::Timed<chosen::Heap> = crate::calls::Timed(chosen::heap());
+static GLOBAL: crate::tail::Timed<chosen::Heap> = crate::tail::Timed(chosen::heap());
 
 /// Begins a step, for the allocator that plans steps. The step ends when the returned value is dropped.
 #[cfg(feature = "larder-steps")]

@@ -7,9 +7,9 @@
 mod allocator;
 mod arguments;
 mod block;
-#[cfg(feature = "calls")]
-mod calls;
 mod clock;
+#[cfg(feature = "tail")]
+mod histogram;
 #[allow(dead_code)] // the command uses more of the list than a worker does
 #[path = "../../../cli/src/versus/workloads.rs"]
 mod list;
@@ -20,6 +20,8 @@ mod random;
 mod ready;
 mod scale;
 mod schedule;
+#[cfg(feature = "tail")]
+mod tail;
 mod tally;
 mod workloads;
 
@@ -58,10 +60,15 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
     if pin && let Err(error) = pin::to_one_core() {
         eprintln!("warning: not pinned to one core: {error}");
     }
+    #[cfg(feature = "tail")]
+    tail::calibrate();
     let outcome = workload(scale);
     // The memory is read before the printing allocates.
     let end = memory::read();
-    let calls = calls();
+    #[cfg(feature = "tail")]
+    let tails = Some(tail::tails().map(tail_json));
+    #[cfg(not(feature = "tail"))]
+    let tails: Option<()> = None;
     let line = json!({
         "workload": name,
         "allocator": allocator::NAME,
@@ -80,22 +87,34 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
             "p99_us": frames.p99_us,
             "max_us": frames.max_us,
         })),
-        "calls": calls,
+        "tail": tails,
     });
     println!("{line}");
     ExitCode::SUCCESS
 }
 
-/// Returns the longest calls of each kind, as pairs of wall and processor time in microseconds.
-#[cfg(feature = "calls")]
-fn calls() -> Option<[[f64; 2]; 3]> {
-    Some([&calls::ALLOC, &calls::REALLOC, &calls::FREE].map(calls::Longest::micros))
-}
-
-/// Returns `None`, since only builds with the feature `calls` time them.
-#[cfg(not(feature = "calls"))]
-const fn calls() -> Option<[[f64; 2]; 3]> {
-    None
+/// Formats the figures of one kind of calls.
+#[cfg(feature = "tail")]
+fn tail_json(tail: tail::CallTail) -> serde_json::Value {
+    let longest = tail.longest.iter().filter(|call| call.wall > 0);
+    let longest = longest.map(|call| {
+        json!({
+            "wall_ns": call.wall,
+            "processor_ns": call.processor,
+            "minor_faults": call.minor_faults,
+            "major_faults": call.major_faults,
+            "voluntary_switches": call.voluntary_switches,
+            "involuntary_switches": call.involuntary_switches,
+        })
+    });
+    json!({
+        "count": tail.count,
+        "p999_ns": tail.p999,
+        "p9999_ns": tail.p9999,
+        "processor_ns": tail.processor,
+        "clean_ns": tail.clean,
+        "longest": longest.collect::<Vec<_>>(),
+    })
 }
 
 fn refuse(message: &str) -> ExitCode {

@@ -3,13 +3,12 @@
 //! Each allocator is built into a worker ([`workers`]), which is the same program except for one feature. A run of a
 //! workload is one process ([`process`]). Runs of different allocators alternate ([`rounds`]), and their measurements
 //! are compared ([`summary`], [`table`], [`frames`], [`page`], [`html`]); our configurations are also compared with the
-//! best of all others ([`peers`], [`markdown`]). Two figures are measured separately: the longest [`calls`], and the
+//! best of all others ([`peers`], [`markdown`]). Two figures are measured separately: the slowest calls ([`tail`]), and the
 //! [`instructions`] of an operation.
 //!
 //! A worker measures and prints its own figures.
 
 pub(crate) mod allocators;
-pub(crate) mod calls;
 pub(crate) mod frames;
 pub(crate) mod html;
 pub(crate) mod instructions;
@@ -21,6 +20,7 @@ pub(crate) mod process;
 pub(crate) mod rounds;
 pub(crate) mod summary;
 pub(crate) mod table;
+pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
 pub(crate) mod workers;

@@ -4,12 +4,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::calls::{LongestCalls, calls_table};
 use super::instructions::{Count, counts_table};
 use super::markdown::summary;
 use super::rounds::Settings;
 use super::summary::VersusRow;
 use super::table::table;
+use super::tail::{TailRow, tail_table};
 use crate::report::{ANY_WIDTH, json_line};
 
 /// All figures of a measurement.
@@ -17,7 +17,7 @@ use crate::report::{ANY_WIDTH, json_line};
 pub(crate) struct Results {
     pub(crate) rows: Vec<VersusRow>,
     pub(crate) counts: Vec<Count>,
-    pub(crate) calls: Vec<LongestCalls>,
+    pub(crate) tails: Vec<TailRow>,
 }
 
 impl Results {
@@ -26,7 +26,7 @@ impl Results {
         let tables = [
             table(&self.rows, width),
             counts_table(&self.counts, width),
-            calls_table(&self.calls, width),
+            tail_table(&self.tails, width),
         ];
         tables.concat()
     }
@@ -35,13 +35,13 @@ impl Results {
     /// Valgrind does not count as failed.
     pub(crate) fn failed(&self) -> (usize, usize) {
         let rows = self.rows.iter().filter(|row| row.failed.is_some());
-        let calls = self.calls.iter().filter(|calls| calls.failed.is_some());
+        let tails = self.tails.iter().filter(|row| row.failed.is_some());
         let counts = self.counts.iter();
         let counts = counts.filter(|count| count.failed.is_some() && count.is_ours());
-        let failed = rows.count() + counts.count() + calls.count();
+        let failed = rows.count() + counts.count() + tails.count();
         (
             failed,
-            self.rows.len() + self.counts.len() + self.calls.len(),
+            self.rows.len() + self.counts.len() + self.tails.len(),
         )
     }
 
@@ -50,15 +50,15 @@ impl Results {
         let rows = self.rows.iter().map(|row| row.allocator);
         let counts = self.counts.iter().map(|count| count.allocator);
         rows.chain(counts)
-            .chain(self.calls.iter().map(|calls| calls.allocator))
+            .chain(self.tails.iter().map(|row| row.allocator))
     }
 
     /// Formats the figures as JSON, with one object on each line.
     fn json(&self) -> io::Result<String> {
         let rows = self.rows.iter().map(json_line);
         let counts = self.counts.iter().map(json_line);
-        let calls = self.calls.iter().map(json_line);
-        rows.chain(counts).chain(calls).collect()
+        let tails = self.tails.iter().map(json_line);
+        rows.chain(counts).chain(tails).collect()
     }
 }
 

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::calls::{Micros, SHARE_OF_CALLS};
 use super::frames::Frames;
 use super::rounds::Settings;
+use super::tail::{CallTail, SHARE_OF_TAIL};
 use super::workers::{Profile, Worker};
 use super::workloads::{Kind, SERVER_SECONDS, Workload};
 
@@ -43,8 +43,8 @@ pub(crate) struct Sample {
     pub(crate) live_rss_bytes: Option<u64>,
     /// Times of single frames.
     pub(crate) frames: Option<Frames>,
-    /// The longest call of malloc, of realloc and of free.
-    pub(crate) calls: Option<[Micros; 3]>,
+    /// The calls of malloc, of realloc and of free.
+    pub(crate) tail: Option<[CallTail; 3]>,
 }
 
 /// The reason for which the figures of a run are missing or do not count.
@@ -86,7 +86,7 @@ pub(crate) fn run(
         settings.limit,
     );
     let share = match worker.profile {
-        Profile::Calls if workload.kind != Kind::Cliff => SHARE_OF_CALLS,
+        Profile::Tail if workload.kind != Kind::Cliff => SHARE_OF_TAIL,
         _ => 1.0,
     };
     let mut command = Command::new(&worker.program);

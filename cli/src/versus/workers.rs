@@ -21,7 +21,7 @@ pub(crate) enum Profile {
     /// Cargo's release profile, unchanged.
     Plain,
     /// A plain build that times each call of the allocator.
-    Calls,
+    Tail,
 }
 
 impl Profile {
@@ -30,7 +30,7 @@ impl Profile {
         match self {
             Self::Fat => "fat",
             Self::Plain => "plain",
-            Self::Calls => "calls",
+            Self::Tail => "tail",
         }
     }
 
@@ -38,7 +38,7 @@ impl Profile {
     const fn of_cargo(self) -> &'static str {
         match self {
             Self::Fat => "fat",
-            Self::Plain | Self::Calls => "release",
+            Self::Plain | Self::Tail => "release",
         }
     }
 }
@@ -48,7 +48,7 @@ impl Profile {
     const fn features(self) -> &'static [&'static str] {
         match self {
             Self::Fat | Self::Plain => &[],
-            Self::Calls => &["--features", "calls"],
+            Self::Tail => &["--features", "tail"],
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     /// Counts instructions. The workload is little more than a loop around one pair of calls, so its time says little.
     /// It runs only if it is named.
     Bare,
-    /// Measures the times of single calls (`--calls`). The workload's own time says little. Without `--calls`, it runs
+    /// Measures the times of single calls (`--tail`). The workload's own time says little. Without `--tail`, it runs
     /// only if it is named.
     Cliff,
     /// Measures resident over live bytes. The workload's duration is fixed, so its time says nothing and is omitted

@@ -16,11 +16,11 @@ use super::replay::{cannot_write, try_page};
 use super::{Failure, complain};
 use crate::interrupt;
 use crate::report::{ANY_WIDTH, json_line, layout, print, print_wrapped, progress_bar};
-use crate::versus::calls::{self, LongestCalls};
 use crate::versus::html::html;
 use crate::versus::instructions::{self, Count};
 use crate::versus::page::{self, ResultOrigin, Results};
 use crate::versus::rounds::{Runs, takes_part};
+use crate::versus::tail::{TailRow, tails};
 use crate::versus::{
     ALLOCATORS, Allocator, Kind, Package, Profile, Settings, VersusRow, WORKLOADS, Worker,
     Workload, machine, markdown, measure, rows,
@@ -50,9 +50,10 @@ pub(super) struct VersusArgs {
     #[arg(long)]
     instructions: bool,
 
-    /// Time every single call and print the longest ones, in place of times; the programs are built plain
+    /// Time every single call and print percentiles and the causes of the longest ones, in place of times; the programs
+    /// are built plain
     #[arg(long, conflicts_with_all = ["profile", "instructions", "all", "html"])]
-    calls: bool,
+    tail: bool,
 
     /// Times and instructions, one after the other
     #[arg(long)]
@@ -81,7 +82,7 @@ pub(super) struct VersusArgs {
     /// Only print the summary of kept JSON lines, in Markdown, and with --html write their page; may be given more than
     /// once, and rows of a later file replace the same rows of earlier ones
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workloads", "allocators", "profile", "rounds", "scale",
-        "limit", "instructions", "calls", "all", "json", "wide", "results", "workers", "list"])]
+        "limit", "instructions", "tail", "all", "json", "wide", "results", "workers", "list"])]
     summary: Vec<PathBuf>,
 
     /// Only name the workloads and allocators
@@ -91,7 +92,7 @@ pub(super) struct VersusArgs {
 
 impl VersusArgs {
     const fn wants_times(&self) -> bool {
-        self.all || !(self.instructions || self.calls)
+        self.all || !(self.instructions || self.tail)
     }
 
     const fn wants_instructions(&self) -> bool {
@@ -100,14 +101,14 @@ impl VersusArgs {
 
     /// Returns the requested builds.
     const fn profiles(&self) -> &'static [Profile] {
-        if self.calls {
-            &[Profile::Calls]
+        if self.tail {
+            &[Profile::Tail]
         } else {
             self.profile
         }
     }
 
-    /// Returns the workloads to run: the named ones, by default the timed ones, and with `--calls` also those meant for
+    /// Returns the workloads to run: the named ones, by default the timed ones, and with `--tail` also those meant for
     /// it.
     fn chosen_workloads(&self) -> Vec<&'static Workload> {
         if !self.workloads.is_empty() {
@@ -115,7 +116,7 @@ impl VersusArgs {
         }
         let usual = |known: &&Workload| match known.kind {
             Kind::Timed | Kind::Frames => true,
-            Kind::Cliff => self.calls,
+            Kind::Cliff => self.tail,
             Kind::Bare | Kind::Memory => false,
         };
         WORKLOADS.iter().filter(usual).collect()
@@ -185,8 +186,8 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     if args.wants_instructions() {
         results.counts = measuring.instructions()?;
     }
-    if args.calls {
-        results.calls = measuring.calls()?;
+    if args.tail {
+        results.tails = measuring.tails()?;
     }
     progress.finish_and_clear();
     if !args.json {
@@ -261,12 +262,12 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    fn calls(&self) -> io::Result<Vec<LongestCalls>> {
+    fn tails(&self) -> io::Result<Vec<TailRow>> {
         let mut all = Vec::new();
         self.rounds(|workload, measured| {
-            for calls in calls::longest(workload, measured) {
-                self.tell(&calls)?;
-                all.push(calls);
+            for row in tails(workload, measured) {
+                self.tell(&row)?;
+                all.push(row);
             }
             Ok(())
         })?;
@@ -421,9 +422,9 @@ mod tests {
 
     #[test]
     fn single_calls_are_timed_on_all_workloads_and_on_cliffs() {
-        let all = names("--calls");
+        let all = names("--tail");
         assert!(all.contains(&"boxes") && all.contains(&"survivors"));
         assert!(!all.contains(&"bare-boxes") && !all.contains(&"idle-1"));
-        assert!(Line::try_parse_from(["versus", "--calls", "--instructions"]).is_err());
+        assert!(Line::try_parse_from(["versus", "--tail", "--instructions"]).is_err());
     }
 }

@@ -78,7 +78,7 @@ fn chosen_allocators(args: &VersusArgs) -> Vec<&'static Allocator> {
     let names = &args.allocators;
     let named = |known: &Allocator| names.is_empty() || names.iter().any(|n| n == known.name);
     let mut workloads = Vec::new();
-    if args.wants_times() || args.calls {
+    if args.wants_times() || args.tail {
         workloads.extend(args.chosen_workloads());
     }
     if args.wants_instructions() {
