@@ -216,11 +216,12 @@ impl Larder {
             }
         }
         let usable = match PROCESS.class_in_first(block) {
-            None | Some(SizeClass::NONE) => match find(block) {
-                Some((_, bytes)) => bytes,
-                None => return ptr::null_mut(),
-            },
-            Some(class) => class.block_bytes(),
+            Some(SizeClass::NONE) => PROCESS.bytes_at(block),
+            Some(class) => Some(class.block_bytes()),
+            None => find(block).map(|(_, bytes)| bytes),
+        };
+        let Some(usable) = usable else {
+            return ptr::null_mut();
         };
         if bytes <= usable && bytes > usable / 2 {
             return block;

@@ -34,8 +34,8 @@ use crate::thread::local::Local;
 /// assert!(json[0].starts_with("\"live_bytes\":"));
 /// ```
 ///
-/// Free blocks in the caches of other running threads count as live, since only the thread itself
-/// can read its cache. These are usually at most 32 KiB of each size class (a list that others
+/// Free small blocks in the caches of other running threads count as live, since only the thread
+/// itself can read its cache. These are usually at most 32 KiB of each size class (a list that others
 /// freed is taken whole). If only one thread is left, the numbers are exact. Blocks in the
 /// quarantine of a hardened heap count in their class or as large, but not as live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +57,8 @@ pub struct Stats {
     /// Parts that were never touched take no physical memory. Excludes free lists.
     pub retained_bytes: u64,
     /// Free small blocks in the caches of the calling thread and of ended threads, and in shared
-    /// lists. Caches of other running threads count as live.
+    /// lists; those in caches of other running threads count as live. Large blocks in the caches of
+    /// all threads.
     pub kept_bytes: u64,
     /// Bytes returned to the system since the program began, by the heap itself and by `trim`.
     /// Counts only bytes that were resident.
@@ -128,11 +129,7 @@ impl Stats {
                 self.retained_bytes,
                 "free, and not yet returned",
             ),
-            (
-                "kept_bytes",
-                self.kept_bytes,
-                "free, cached by this thread or by none",
-            ),
+            ("kept_bytes", self.kept_bytes, "free, cached by threads"),
             ("purged_bytes", self.purged_bytes, "returned so far"),
             ("heaps", self.heaps, "of threads"),
         ]
@@ -173,8 +170,10 @@ impl Stats {
         };
         // Summed over all heaps: a block that one heap caches may belong to a span of another.
         let mut idle_blocks = [0; CLASSES];
+        let mut cached_large_bytes = 0;
         process.pool.for_each(|heap| {
             stats.heaps += 1;
+            cached_large_bytes += Process::<O>::cached_large_bytes(heap) as u64;
             let mut add_idle = |cache: &mut ThreadCache| {
                 for (class, idle) in SizeClass::all().zip(&mut idle_blocks) {
                     *idle += cache.len(class) as u64;
@@ -209,7 +208,9 @@ impl Stats {
         }
         stats.large_bytes = used_bytes
             .saturating_sub(stats.span_bytes)
-            .saturating_sub(process.meta_bytes());
+            .saturating_sub(process.meta_bytes())
+            .saturating_sub(cached_large_bytes);
+        stats.kept_bytes += cached_large_bytes;
         let mapped = process.mappings.bytes();
         stats.large_bytes += mapped;
         stats.committed_bytes += mapped;

@@ -6,20 +6,21 @@
 //! that and C's does not.
 //!
 //! # Files
-//! `class` sizes · `slot` free blocks as links · `mask` hidden links · `thread_cache` a thread's cached blocks · `span`
-//! a run of blocks and its record · `holes` its pages returned to the system · `remote` blocks freed by other threads ·
+//! `class` sizes · `slot` free blocks as links · `mask` hidden links · `thread_cache` a thread's cached blocks ·
+//! `large_cache` its large ones · `span` a run of blocks and its record · `holes` its pages returned to the system · `remote` blocks freed by other threads ·
 //! `span_set` spans and transfer caches of one owner · `thread_heap` a thread's heap, parked and adopted · `pages` the
 //! interface to the layer below · `region_pages`, `heap` a complete heap under one lock, for programs without an OS.
 //!
 //! # States of a block
 //! A block is in exactly one of these states: in use by the program; in a thread cache; in a transfer cache; in its
 //! span's list; in its span's remote list; in a hole of its span; not carved yet. The files number their invariants
-//! SLOT, CACHE, SPAN, REMOTE, SET and HEAP.
+//! SLOT, CACHE, LARGE, SPAN, REMOTE, SET and HEAP.
 
 mod class;
 #[cfg(not(larder_loom))]
 mod heap;
 mod holes;
+mod large_cache;
 mod mask;
 mod pages;
 #[cfg(not(larder_loom))]
@@ -34,6 +35,7 @@ mod thread_heap;
 pub use class::{CLASSES, MAX_SMALL_ALIGN, MAX_SMALL_BYTES, SizeClass};
 #[cfg(not(larder_loom))]
 pub use heap::{Heap, HeapStats, StaticHeap};
+pub use large_cache::{LARGE_UNIT, MAX_LARGE_BYTES};
 pub use mask::Mask;
 pub use pages::Pages;
 pub use remote::RemoteQueue;
@@ -41,4 +43,4 @@ pub use slot::{Chain, Links, Slot};
 pub use span::{Span, SpanMemory, SpanShape};
 pub use span_set::{ClassUsage, Fresh, Policy, SpanSet};
 pub use thread_cache::{CacheBin, ThreadCache};
-pub use thread_heap::{HeapPool, ThreadHeap};
+pub use thread_heap::{HeapPool, LostBins, ThreadHeap};

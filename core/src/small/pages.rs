@@ -87,6 +87,7 @@ pub unsafe trait Pages {
     /// Frees a single block.
     ///
     /// # Safety
-    /// `block` is from `alloc_block` and belongs to the caller.
+    /// `block` is from `alloc_block`, or was cached by [`ThreadCache::put_large`](super::ThreadCache::put_large), and
+    /// belongs to the caller.
     unsafe fn free_block(&mut self, block: *mut u8);
 }

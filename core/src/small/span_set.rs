@@ -50,6 +50,7 @@ use super::remote::RemoteQueue;
 use super::slot::{Links, Slot};
 use super::span::Span;
 use super::thread_cache::ThreadCache;
+use super::thread_heap::LostBins;
 
 /// The bounds on the free blocks that a set and its thread cache keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -399,7 +400,8 @@ impl SpanSet {
         unsafe { self.give_back(owner, slot, pages) };
     }
 
-    /// Flushes a thread cache into the spans, and resets the capacity of its bins. O(blocks in it).
+    /// Flushes a thread cache into the spans, resets the capacity of its bins, and frees its large blocks. O(blocks in
+    /// it).
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for every bin.
@@ -415,8 +417,8 @@ impl SpanSet {
     }
 
     /// Flushes a thread cache as [`flush`](Self::flush) does, from class `first` on. Subtracts the cost, in blocks,
-    /// from `budget`. Returns the class to continue with, or [`CLASSES`] if all bins were flushed. A call ends with the
-    /// bin that exceeds the budget.
+    /// from `budget`. Returns the class to continue with, or [`CLASSES`] if all bins were flushed, and then also the
+    /// large blocks. A call ends with the bin that exceeds the budget.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for those bins.
@@ -437,7 +439,19 @@ impl SpanSet {
             // SAFETY: the conditions of `refill` hold for each bin of this cache.
             unsafe { self.empty_bin(owner, class, cache, pages) };
         }
+        Self::flush_large(cache, pages);
         CLASSES
+    }
+
+    /// Frees the large blocks of a thread cache, which the caller owns. Returns whether there were any.
+    pub fn flush_large(cache: &mut ThreadCache, pages: &mut impl Pages) -> bool {
+        let mut any = false;
+        while let Some(block) = NonNull::new(cache.evict_large()) {
+            any = true;
+            // SAFETY: the block was in the cache, so it is the caller's (LARGE1).
+            unsafe { pages.free_block(block.as_ptr()) };
+        }
+        any
     }
 
     /// Returns the blocks of a bin to their spans and resets its capacity. O(blocks in it).
@@ -476,20 +490,27 @@ impl SpanSet {
         }
     }
 
-    /// Flushes the bins of the long classes into the spans. Their blocks count as idle for long.
+    /// Flushes the bins of the long classes into the spans, and frees large blocks, as far as their owner has lost them.
+    /// These blocks count as idle for long.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for those bins; the rest of the cache is not touched.
     pub unsafe fn take_long(
         &mut self,
         owner: *const RemoteQueue,
-        cache: *mut ThreadCache,
+        lost: &LostBins,
         pages: &mut impl Pages,
     ) {
+        // SAFETY: the caller promises the large blocks.
+        let take = || unsafe { ThreadCache::take_unused_large(lost.cache, &lost.large) };
+        while let Some(block) = NonNull::new(take()) {
+            // SAFETY: the block was in the cache, so it is the caller's now (LARGE1).
+            unsafe { pages.free_block(block.as_ptr()) };
+        }
         self.aging = true;
-        for class in SizeClass::long() {
+        for class in SizeClass::long().filter(|_| lost.long) {
             // SAFETY: the caller promises the bins of the long classes.
-            let list = unsafe { (*ThreadCache::bin_of(cache, class)).take() };
+            let list = unsafe { (*ThreadCache::bin_of(lost.cache, class)).take() };
             // SAFETY: the list came from the bin, so its blocks are free and belong to this set (SLOT1).
             unsafe { self.give_back(owner, list, pages) };
         }

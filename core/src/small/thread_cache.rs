@@ -5,9 +5,9 @@
 //! * CACHE1 a bin is all zero, or `room + length = capacity`.
 //! * CACHE2 a bin's list is whole between any two instructions of its owner, so the child of a fork can use it once its
 //!   blocks have been counted. Until then the count may be off by one.
-//! * CACHE3 only the holder of `long` touches the bins of the long classes: the owner for one call, or a thread that
-//!   has revoked `long` and holds the heap's lock. So the blocks that a sleeping thread caches there, which are most of
-//!   its cached bytes, can be taken from that thread.
+//! * CACHE3 only the holder of `long` touches the bins of the long classes and the large blocks: the owner for one call,
+//!   or a thread that has revoked `long` and holds the heap's lock. So the blocks that a sleeping thread caches there,
+//!   which are most of its cached bytes, can be taken from that thread.
 //! * CACHE4 `capacity_bytes` is the sum over all bins of the capacity in bytes. Only the set changes capacities.
 //!
 //! A fresh bin is all zero: it has no block and no room. So its first allocation and its first free take the slow path,
@@ -18,6 +18,7 @@
 //! turn. If a longer list was taken as a whole, the capacity is large enough for that list.
 
 use super::class::{CLASSES, SPACING, SizeClass};
+use super::large_cache::{EntryWords, LARGE_UNIT, LargeCache, MAX_LARGE_BYTES, sum_units};
 use super::slot::{Links, Slot};
 use crate::sync::{BiasedLock, ListHead};
 
@@ -169,12 +170,12 @@ impl CacheBin {
     }
 }
 
-/// A thread's bins, one for each class.
+/// A thread's bins, one for each class, and its large blocks.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ThreadCache {
     bins: [CacheBin; CLASSES],
-    /// Guards the bins of the long classes (CACHE3).
+    /// Guards the bins of the long classes, and the large blocks (CACHE3).
     long: BiasedLock,
     /// The bytes that all bins together may hold (CACHE4).
     capacity_bytes: usize,
@@ -182,6 +183,7 @@ pub struct ThreadCache {
     hand: usize,
     /// Calls of [`must_shrink`](Self::must_shrink) since a bin last shrank.
     turn: u32,
+    large: LargeCache,
 }
 
 impl ThreadCache {
@@ -194,6 +196,7 @@ impl ThreadCache {
             capacity_bytes: 0,
             hand: 0,
             turn: 0,
+            large: LargeCache::new(),
         }
     }
 
@@ -206,6 +209,7 @@ impl ThreadCache {
             capacity_bytes: 0,
             hand: 0,
             turn: 0,
+            large: LargeCache::new(),
         }
     }
 
@@ -218,6 +222,7 @@ impl ThreadCache {
             capacity_bytes: 0,
             hand: 0,
             turn: 0,
+            large: LargeCache::new(),
         }
     }
 
@@ -301,6 +306,83 @@ impl ThreadCache {
         let result = f(bin);
         long.leave();
         Some(result)
+    }
+
+    /// Takes a large block of at least `bytes` bytes that is at most an eighth longer, at a multiple of [`LARGE_UNIT`].
+    /// Returns null, and writes nothing, if there is none. A few instructions for each entry.
+    ///
+    /// # Safety
+    /// The cache is valid, and belongs to the caller or is always empty. `bytes` is more than a block with a class has.
+    #[inline(always)]
+    pub unsafe fn take_large(cache: *mut Self, bytes: usize) -> *mut u8 {
+        // SAFETY: the cache is valid, and the lock and the large blocks may be shared.
+        let (long, large) = unsafe { (&(*cache).long, &(*cache).large) };
+        if !long.enter() {
+            return core::ptr::null_mut();
+        }
+        let block = large.take(bytes.div_ceil(LARGE_UNIT));
+        long.leave();
+        block
+    }
+
+    /// Caches a large block, unless the large blocks would then have more than `max_bytes` bytes, or too many are
+    /// cached. Returns whether it does. Runs `record` before another thread can take the block.
+    ///
+    /// # Safety
+    /// The conditions of [`take_large`](Self::take_large). `block` is `bytes` bytes long, a multiple of [`LARGE_UNIT`]
+    /// up to [`MAX_LARGE_BYTES`], and starts at such a multiple; the caller no longer uses it.
+    #[inline(always)]
+    pub unsafe fn put_large(
+        cache: *mut Self,
+        block: *mut u8,
+        bytes: usize,
+        max_bytes: usize,
+        record: impl FnOnce(),
+    ) -> bool {
+        debug_assert!(bytes <= MAX_LARGE_BYTES && bytes.is_multiple_of(LARGE_UNIT));
+        // SAFETY: the cache is valid, and the lock and the large blocks may be shared.
+        let (long, large) = unsafe { (&(*cache).long, &(*cache).large) };
+        if !long.enter() {
+            return false;
+        }
+        let (units, max) = (bytes / LARGE_UNIT, max_bytes / LARGE_UNIT);
+        let kept = large.put(block, units as u32, max as u32, record);
+        long.leave();
+        kept
+    }
+
+    /// Takes any large block. Returns null if there is none. The caller owns the cache, or holds its heap's lock while
+    /// the owner has lost its long bins (CACHE3).
+    pub fn evict_large(&mut self) -> *mut u8 {
+        self.large.evict()
+    }
+
+    /// Returns the bytes of the large blocks. The owner may be using the cache.
+    ///
+    /// # Safety
+    /// The cache is valid.
+    pub unsafe fn large_bytes(cache: *mut Self) -> usize {
+        // SAFETY: the cache is valid; each entry is one word, which the owner writes in one access.
+        let words = unsafe { Self::large_words(cache) };
+        sum_units(&words) as usize * LARGE_UNIT
+    }
+
+    /// Returns the entries of the large blocks, by which a later call sees a change. The owner may be using the cache.
+    ///
+    /// # Safety
+    /// The cache is valid.
+    pub(super) unsafe fn large_words(cache: *mut Self) -> EntryWords {
+        // SAFETY: the cache is valid; each entry is one word, which the owner writes in one access.
+        unsafe { (*cache).large.words() }
+    }
+
+    /// Takes a large block whose entry is as it was in `seen`. Returns null if there is none.
+    ///
+    /// # Safety
+    /// The cache is valid, and the caller has its long bins (CACHE3).
+    pub(super) unsafe fn take_unused_large(cache: *mut Self, seen: &EntryWords) -> *mut u8 {
+        // SAFETY: the cache is valid, and no other thread has the large blocks.
+        unsafe { (*cache).large.take_unused(seen) }
     }
 
     /// Returns the lock of the bins of the long classes (CACHE3).
@@ -393,12 +475,12 @@ impl ThreadCache {
         })
     }
 
-    /// Returns whether all bins are empty. O(classes).
+    /// Returns whether nothing is cached. O(classes).
     pub fn are_empty(&self) -> bool {
-        self.bins.iter().all(CacheBin::is_empty)
+        self.bins.iter().all(CacheBin::is_empty) && self.large.units() == 0
     }
 
-    /// Sets the room of every bin to match its list, for a cache whose owner was stopped between two instructions.
+    /// Sets the room of every bin to match its list, and counts the large blocks, for a cache whose owner was stopped between two instructions.
     ///
     /// # Safety
     /// The lists satisfy SLOT1 and have these links, and the caller owns them now.
@@ -415,6 +497,7 @@ impl ThreadCache {
                 bin.room = bin.capacity - count;
             }
         }
+        self.large.recount();
     }
 
     /// Runs `f` for every cached block, in lists with plain links.

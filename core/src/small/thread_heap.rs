@@ -15,9 +15,9 @@
 //! * HEAP2 a heap is parked or has one owner: the thread that created it or got it from the pool.
 //! * HEAP3 the set of a heap is touched only under the heap's lock: by the owner, by owners of its secondary heaps, by
 //!   threads that trim or count, and by the fork handlers.
-//! * HEAP4 the thread cache belongs to the owner alone and needs no lock. The exception is the bins of the long
-//!   classes, which other threads may have taken under the heap's own lock (CACHE3); when the owner takes that lock, it
-//!   has these bins back. `owned` says under that lock whether there is an owner. While there is none, the cache is
+//! * HEAP4 the thread cache belongs to the owner alone and needs no lock. The exception is the bins of the long classes
+//!   and the large blocks, which other threads may have taken under the heap's own lock (CACHE3); when the owner takes
+//!   that lock, it has these back. `owned` says under that lock whether there is an owner. While there is none, the cache is
 //!   touched under the lock.
 //! * HEAP5 a secondary heap stays secondary, and its set stays empty. The thread that takes a secondary heap writes the
 //!   heap's primary under the secondary heap's own lock, while the heap has no owner. The owner reads the primary
@@ -34,6 +34,7 @@ mod pool;
 use core::cell::UnsafeCell;
 use core::ptr;
 
+use super::large_cache::{ENTRIES, EntryWords};
 use super::pages::Pages;
 use super::remote::RemoteQueue;
 use super::span_set::{Policy, SpanSet};
@@ -53,6 +54,18 @@ struct Parts {
     uncounted: bool,
     /// The hash of the first blocks in the bins of the long classes at the last call of `with_lost_bins`.
     first_long: usize,
+    /// The entries of the large blocks at that call.
+    large: EntryWords,
+}
+
+/// The parts of a thread cache that its owner has lost (CACHE3) and has not used for some time.
+#[derive(Debug)]
+pub struct LostBins {
+    pub(super) cache: *mut ThreadCache,
+    /// Whether the bins of the long classes are among them.
+    pub(super) long: bool,
+    /// The entries of the large blocks among them.
+    pub(super) large: EntryWords,
 }
 
 impl Parts {
@@ -62,6 +75,7 @@ impl Parts {
             owned: true,
             uncounted: false,
             first_long: 0,
+            large: [0; ENTRIES],
         }
     }
 
@@ -230,10 +244,10 @@ impl<W: Wait> ThreadHeap<W> {
         })
     }
 
-    /// Runs `f` with the cache of an owner that works elsewhere or sleeps, and with the set that serves it. In the
-    /// cache, `f` may touch only the bins of the long classes (CACHE3). Returns `None` if these bins are empty, if the
-    /// owner is using them, if the owner has used them since the last call (unless `at_once` is set), or if `barrier`
-    /// could not make all threads of the process execute a barrier.
+    /// Runs `f` with the long bins and the large blocks of an owner that works elsewhere or sleeps, and with the set that
+    /// serves it. In the cache, `f` may touch nothing else (CACHE3). Bins and blocks that the owner has used since the
+    /// last call are left to it, unless `at_once` is set. Returns `None` if there is nothing else, if the owner is using
+    /// any of them, or if `barrier` could not make all threads of the process execute a barrier.
     ///
     /// # Safety
     /// `f` leaves the set and the cache where they are; `barrier` returns `true` only if all threads executed a
@@ -242,20 +256,32 @@ impl<W: Wait> ThreadHeap<W> {
         &self,
         at_once: bool,
         barrier: impl FnOnce() -> bool,
-        f: impl FnOnce(*const RemoteQueue, &mut SpanSet, *mut ThreadCache) -> R,
+        f: impl FnOnce(*const RemoteQueue, &mut SpanSet, LostBins) -> R,
     ) -> Option<R> {
         self.parts.with(|parts| {
             let cache = self.cache.get();
             // SAFETY: the cache is the heap's own, so it is valid.
-            let first = unsafe { ThreadCache::first_long(cache) };
+            let (first, mut large) = unsafe {
+                (
+                    ThreadCache::first_long(cache),
+                    ThreadCache::large_words(cache),
+                )
+            };
             let is_idle = core::mem::replace(&mut parts.first_long, first) == first;
-            if !parts.owned || first == 0 || !(is_idle || at_once) {
+            let seen = core::mem::replace(&mut parts.large, large);
+            if !at_once {
+                for (word, seen) in large.iter_mut().zip(seen) {
+                    *word *= usize::from(*word == seen);
+                }
+            }
+            let long = first != 0 && (is_idle || at_once);
+            if !parts.owned || !long && large == [0; ENTRIES] {
                 return None;
             }
+            let lost = LostBins { cache, long, large };
             // SAFETY: the cache is the heap's own, so it is valid.
-            let long = unsafe { ThreadCache::long(cache) };
-            let revoked = long.revoke(barrier);
-            revoked.then(|| self.with_set(parts, |owner, set| f(owner, set, cache)))
+            let revoked = unsafe { ThreadCache::long(cache) }.revoke(barrier);
+            revoked.then(|| self.with_set(parts, |owner, set| f(owner, set, lost)))
         })
     }
 

@@ -2,11 +2,13 @@
 
 use core::ptr::NonNull;
 
+use larder_core::small::MAX_LARGE_BYTES;
 use larder_core::{
     Addr, Align, BestFit, Block, BlockAllocator, ChunkState, Grant, PageIndex, Progress,
     RegionAttempt, RegionPlan, Rejected, Request, ResizeError,
 };
 
+use super::lengths::MAX_GRANULES;
 use super::{Arena, ArenaPool, ClaimOutcome};
 use crate::os::Os;
 
@@ -49,21 +51,59 @@ impl<O: Os> Arena<O> {
 
     /// Returns the exact request of a block, and the preferred one.
     fn requests(&self, bytes: usize, align: usize) -> Option<(Request, Request)> {
+        if self.granted_bytes(bytes) / self.granule.bytes() > MAX_GRANULES {
+            return None;
+        }
         let exact = Request::new(bytes.max(1) as u64).aligned(Align::new(align as u64)?);
         let request = exact.aligned(Align::new(align.max(self.residency.spacing(bytes)) as u64)?);
         Some((exact, request))
     }
 
-    /// Frees a block of which the first `bytes` bytes may have been written. Returns `false` if no
-    /// block starts there. Takes the lock once; if it would have to sleep for the lock, leaves the
-    /// block to the next holder and returns `true`.
-    pub(crate) fn free(&self, block: *mut u8, bytes: usize) -> bool {
+    /// Frees a block. Returns `false` if no block starts there. Takes the lock once; if it would
+    /// have to sleep for the lock, leaves the block to the next holder and returns `true`.
+    pub(crate) fn free(&self, block: *mut u8) -> bool {
         // If no block starts at the address, the marks may not be committed (TABLE2).
-        if self.bytes_at(block).is_none() {
+        let Some(bytes) = self.bytes_at(block) else {
             return false;
-        }
-        self.mark_freed(block.addr(), bytes);
+        };
+        self.mark_freed(block.addr(), bytes as usize);
         self.free_in_bfc(block)
+    }
+
+    /// Frees a block that was cached; `idle` is set if it has already been idle for long. Returns
+    /// its length.
+    pub(crate) fn free_cached(&self, block: *mut u8, idle: bool) -> usize {
+        self.lengths.request(block.addr(), MAX_LARGE_BYTES);
+        let bytes = self.bytes_at(block).unwrap_or(0) as usize;
+        match idle {
+            true => self.mark_idle(block.addr(), bytes),
+            false => self.mark_freed(block.addr(), bytes),
+        }
+        self.free_in_bfc(block);
+        bytes
+    }
+
+    /// Records that a cache has a block.
+    #[inline(always)]
+    pub(crate) fn cache(&self, block: *mut u8) {
+        self.lengths.cache(block.addr());
+    }
+
+    /// Records that a cached block serves a request of `bytes` bytes.
+    #[inline(always)]
+    pub(crate) fn request(&self, block: *mut u8, bytes: usize) {
+        self.lengths.request(block.addr(), bytes);
+    }
+
+    /// Zeroes a block that was cached, as [`zero`](Self::zero) does, since any of it may have been
+    /// written.
+    ///
+    /// # Safety
+    /// The block is the caller's and `bytes` long.
+    pub(crate) unsafe fn zero_cached(&self, block: *mut u8, bytes: usize) {
+        self.marks.set(block.addr(), bytes);
+        // SAFETY: the block is the caller's and that long.
+        unsafe { self.zero(block, bytes) };
     }
 
     /// Frees a block, whose memory is already marked, in the BFC. Returns `false` if no block
@@ -96,14 +136,29 @@ impl<O: Os> Arena<O> {
         done
     }
 
-    /// Resizes a block in place. Returns whether that was possible.
-    pub(crate) fn resize(&self, block: *mut u8, old_bytes: usize, new_bytes: usize) -> bool {
-        if self.bytes_at(block) == Some(self.granted_bytes(new_bytes)) {
+    /// Returns whether a block can be resized from one length to another without a change in the
+    /// BFC. O(1), without a lock.
+    pub(crate) fn has_room(&self, block: *mut u8, old_bytes: usize, new_bytes: usize) -> bool {
+        let wanted = Some(self.granted_bytes(new_bytes));
+        if self.lengths.requested(block.addr()) == wanted {
             return true;
         }
-        if new_bytes < old_bytes {
+        // A block that was cached may be a little longer than requested.
+        let grows = new_bytes >= old_bytes && wanted <= self.bytes_at(block);
+        if grows {
+            self.lengths.request(block.addr(), new_bytes);
+        }
+        grows
+    }
+
+    /// Resizes a block in place that has no room. Returns whether that was possible.
+    pub(crate) fn resize(&self, block: *mut u8, new_bytes: usize) -> bool {
+        let Some(held) = self.bytes_at(block) else {
+            return false;
+        };
+        if self.granted_bytes(new_bytes) < held {
             // The end that is cut off becomes free.
-            self.mark_freed(block.addr(), old_bytes);
+            self.mark_freed(block.addr(), held as usize);
         }
         // Either way the block keeps its address.
         let to = new_bytes as u64;

@@ -118,6 +118,12 @@ impl<O: Os> Arena<O> {
         self.young.set(addr, bytes);
     }
 
+    /// Marks memory that becomes free and has been idle for long: dirty, and not young.
+    pub(super) fn mark_idle(&self, addr: usize, bytes: usize) {
+        self.marks.set(addr, bytes);
+        self.young.clear(addr, bytes);
+    }
+
     /// Returns the memory of all free chunks to the system, and decommits the free end of the
     /// range. Returns the bytes that were resident.
     pub(crate) fn trim(&self) -> u64 {

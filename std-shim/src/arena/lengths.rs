@@ -1,21 +1,36 @@
 //! [`Lengths`]: the length of each block of an arena, for the holder of the block. Asking the BFC
 //! would take its lock, which costs more than the rest of a `realloc` in place.
 
+use larder_core::small::{LARGE_UNIT, MAX_LARGE_BYTES};
 use larder_core::sync::{AtomicU32, Ordering};
 
-/// A number for each granule: the length in granules of the block that starts there, or 0.
+/// A number for each granule: 0, or the length of the block that starts there. The low bits are the
+/// length in granules. Above them is the *slack*: how many of these granules were not requested,
+/// because a thread's cache had no shorter block. The top bit is set while a cache has the block.
 ///
 /// * LENGTH1 a number is written by the holder of the block, which got the block from the BFC under
 ///   its lock and writes 0 before freeing the block. So all accesses are relaxed: a thread reads
 ///   only the lengths of blocks that it holds.
+/// * LENGTH2 the program holds no block whose top bit is set: no block starts there for a free or a
+///   resize.
 #[derive(Clone, Copy)]
 pub(super) struct Lengths {
     granules: &'static [AtomicU32],
     /// First address of the range.
     start: usize,
-    /// Bytes of a granule.
+    /// Bytes of a granule, a power of two, and its logarithm.
     unit: usize,
+    shift: u32,
 }
+
+const SLACK_SHIFT: u32 = 25;
+const GRANULES_MASK: u32 = (1 << SLACK_SHIFT) - 1;
+const CACHED: u32 = 1 << 31;
+
+/// Maximum length in granules of a block.
+pub(super) const MAX_GRANULES: u64 = GRANULES_MASK as u64;
+/// The slack of a cached block is less than an eighth of the longest one, and has six bits.
+const _: () = assert!(MAX_LARGE_BYTES / LARGE_UNIT / 8 <= (CACHED >> SLACK_SHIFT) as usize);
 
 impl Lengths {
     /// Creates the lengths of a range without blocks, if all numbers are 0.
@@ -24,32 +39,63 @@ impl Lengths {
             granules,
             start,
             unit,
+            shift: unit.trailing_zeros(),
         }
     }
 
     /// Returns the number of the granule that starts at an address.
+    #[inline(always)]
     fn at(&self, addr: usize) -> Option<&'static AtomicU32> {
         let offset = addr.wrapping_sub(self.start);
-        match offset.is_multiple_of(self.unit) {
-            true => self.granules.get(offset / self.unit),
-            false => None,
+        match offset & (self.unit - 1) {
+            0 => self.granules.get(offset >> self.shift),
+            _ => None,
         }
     }
 
-    /// Returns the length in bytes of the block that starts at an address; `None` if no block does.
-    #[inline]
+    /// Returns the length in bytes of the block that starts at an address; `None` if no block does,
+    /// or if it is cached (LENGTH2).
+    #[inline(always)]
     pub(super) fn get(&self, addr: usize) -> Option<u64> {
         match self.at(addr)?.load(Ordering::Relaxed) {
-            0 => None,
-            granules => Some(u64::from(granules) * self.unit as u64),
+            0 | CACHED.. => None,
+            number => Some(u64::from(number & GRANULES_MASK) * self.unit as u64),
         }
     }
 
-    /// Sets the length of a block, in whole granules.
+    /// Returns how many bytes of the block that starts at an address were requested, in whole
+    /// granules.
+    pub(super) fn requested(&self, addr: usize) -> Option<u64> {
+        let slack = self.at(addr)?.load(Ordering::Relaxed) >> SLACK_SHIFT;
+        Some(self.get(addr)? - u64::from(slack) * self.unit as u64)
+    }
+
+    /// Sets the length of a block, in whole granules, all of which are requested.
     pub(super) fn set(&self, addr: usize, bytes: u64) {
         if let Some(number) = self.at(addr) {
-            // A range has fewer granules than 2^32 (`tables`).
+            // No block is longer than MAX_GRANULES.
             number.store((bytes / self.unit as u64) as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that a cache has the block that starts at an address.
+    #[inline(always)]
+    pub(super) fn cache(&self, addr: usize) {
+        if let Some(number) = self.at(addr) {
+            let granules = number.load(Ordering::Relaxed) & GRANULES_MASK;
+            number.store(granules | CACHED, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that the program holds the block that starts at an address, and how many bytes of it
+    /// the program requested: at most an eighth less than its length.
+    #[inline(always)]
+    pub(super) fn request(&self, addr: usize, bytes: usize) {
+        if let Some(number) = self.at(addr) {
+            let granules = number.load(Ordering::Relaxed) & GRANULES_MASK;
+            let requested = (bytes + self.unit - 1) >> self.shift;
+            let slack = granules.saturating_sub(requested as u32);
+            number.store(granules | slack << SLACK_SHIFT, Ordering::Relaxed);
         }
     }
 

@@ -173,6 +173,12 @@ impl<O: Os> Arena<O> {
         self.lengths.get(block.addr())
     }
 
+    /// Returns the length that the holder of the block which starts there was granted for its
+    /// request. A cached block may have been a little longer.
+    pub(crate) fn requested_at(&self, block: *mut u8) -> Option<u64> {
+        self.lengths.requested(block.addr())
+    }
+
     /// Takes the arena's locks, for a fork.
     ///
     /// # Safety

@@ -70,7 +70,7 @@ impl<O: Os> Arena<O> {
             Ok(moved) => moved,
             Err(LostPlace(end)) => {
                 // The memory behind the lost part is not affected.
-                self.resize(to, new_bytes, end);
+                self.resize(to, end);
                 return None;
             }
         };
@@ -78,7 +78,7 @@ impl<O: Os> Arena<O> {
         unsafe { copy(block, to, moved..old_bytes.max(moved)) };
         // Memory whose pages moved away reads as zero.
         self.marks.clear(block.addr(), moved);
-        let idle_bytes = self.free_rest(block, moved, old_bytes);
+        let idle_bytes = self.free_rest(block, moved);
         Some(Grown {
             block: grown,
             idle_bytes,
@@ -112,12 +112,13 @@ impl<O: Os> Arena<O> {
         }
         self.marks.clear(block.addr(), gone);
         self.split.clear_whole(block.addr(), gone);
-        self.free_rest(block, gone, bytes);
+        self.free_rest(block, gone);
     }
 
     /// Frees a block of which the first `moved` bytes are clean. Returns how many of the rest
     /// became idle.
-    fn free_rest(&self, block: *mut u8, moved: usize, bytes: usize) -> usize {
+    fn free_rest(&self, block: *mut u8, moved: usize) -> usize {
+        let bytes = self.bytes_at(block).unwrap_or(0) as usize;
         let rest_bytes = bytes.saturating_sub(moved);
         self.mark_freed(block.addr() + moved, rest_bytes);
         self.free_in_bfc(block);

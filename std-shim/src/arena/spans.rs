@@ -48,8 +48,7 @@ impl<O: Os> Arena<O> {
         self.set_heads(self.slice_of(shape.base), bytes, SizeClass::NONE, |_| 0);
         self.residency.span_gone(bytes);
         if idle {
-            self.marks.set(base, bytes);
-            self.young.clear(base, bytes);
+            self.mark_idle(base, bytes);
         } else {
             self.mark_freed(base, bytes);
         }

@@ -4,7 +4,7 @@
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-use larder_core::small::{Fresh, SizeClass, ThreadCache};
+use larder_core::small::{Fresh, MAX_SMALL_BYTES, SizeClass, ThreadCache};
 
 use crate::arena::ClaimOutcome;
 use crate::os::Native;
@@ -95,9 +95,30 @@ pub(crate) fn reclaim(bytes: usize) {
     }
 }
 
+/// Takes a block without a class that this thread freed before.
+#[inline(always)]
+fn take_cached(layout: Layout) -> Option<NonNull<u8>> {
+    // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
+    unsafe { PROCESS.take_cached(tls::cache(), layout) }
+}
+
 #[cold]
 #[inline(never)]
 fn alloc_large(layout: Layout) -> Option<NonNull<u8>> {
+    match take_cached(layout) {
+        None => alloc_in_arenas(layout),
+        block => block,
+    }
+}
+
+/// Allocates a block without a class that this thread has not cached. Frees the blocks that it has
+/// cached, which are too long or too short: together they may have room for the block (BLOCK2).
+#[cold]
+#[inline(never)]
+fn alloc_in_arenas(layout: Layout) -> Option<NonNull<u8>> {
+    attach();
+    // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
+    unsafe { with_local(|local| local.flush_large(&PROCESS)) };
     match PROCESS.alloc_held(layout.size(), layout.align()) {
         ClaimOutcome::Found(block) => {
             purge::after_alloc(layout.size());
@@ -122,9 +143,15 @@ fn alloc_large(layout: Layout) -> Option<NonNull<u8>> {
 #[cold]
 #[inline(never)]
 fn alloc_zeroed_large(layout: Layout) -> Option<NonNull<u8>> {
-    let block = alloc_large(layout)?;
+    let cached = take_cached(layout);
+    let block = cached.or_else(|| alloc_in_arenas(layout))?;
     // SAFETY: allocated just now, for this layout.
-    unsafe { PROCESS.zero_large(block.as_ptr(), layout.size()) };
+    unsafe {
+        match cached {
+            Some(_) => PROCESS.zero_cached(block.as_ptr(), layout.size()),
+            None => PROCESS.zero_large(block.as_ptr(), layout.size()),
+        }
+    }
     Some(block)
 }
 
@@ -178,9 +205,43 @@ unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
     }
 }
 
+/// Frees a block without a class, into the thread's cache if it may be there.
 #[cold]
 #[inline(never)]
 pub(crate) fn free_large(block: *mut u8, bytes: usize) {
+    // SAFETY: the caller gives the block up.
+    if !unsafe { free_into_cache(block) } {
+        free_past_cache(block, bytes);
+    }
+}
+
+/// Frees a block without a class as [`free_large`] does, if the thread's cache takes it at once.
+/// Returns whether it does.
+///
+/// # Safety
+/// If a block without a class starts there, the caller gives it up.
+#[inline(always)]
+pub(crate) unsafe fn free_into_cache(block: *mut u8) -> bool {
+    // SAFETY: the thread's own cache, or one without room (LOCAL1, LOCAL3); the caller gives the
+    // block up.
+    let cached = unsafe { PROCESS.cache(tls::cache_of_frees(), block) };
+    if cached > 0 {
+        purge::after_free(cached);
+    }
+    cached > 0
+}
+
+/// Frees a block without a class that the thread's cache did not take.
+#[cold]
+#[inline(never)]
+fn free_past_cache(block: *mut u8, bytes: usize) {
+    attach_to_free();
+    // SAFETY: the caller gives the block up.
+    let cache = |local: &mut Local| unsafe { local.cache_large(block, &PROCESS) };
+    // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
+    if unsafe { with_local(cache) } {
+        return purge::after_free(bytes);
+    }
     // A block with its own mapping is unmapped immediately.
     let becomes_idle = PROCESS.arena_of(block).is_some();
     if !PROCESS.free_large(block, bytes) {
@@ -216,6 +277,9 @@ fn check_free(block: *mut u8, layout: Layout) {
 /// `block` is the caller's, with `layout`; `new` has its alignment, and a size that is not 0.
 #[inline(never)]
 pub(crate) unsafe fn try_resize(block: *mut u8, layout: Layout, new: Layout) -> Option<*mut u8> {
+    if is_in_place(layout.size(), new.size()) {
+        return Some(block);
+    }
     let stays = if let Some(heap) = step::heap_of(block, layout) {
         fits_in_step(heap, block, new.size())
     } else {
@@ -228,6 +292,14 @@ pub(crate) unsafe fn try_resize(block: *mut u8, layout: Layout, new: Layout) -> 
         }
     };
     stays.then_some(block)
+}
+
+/// Returns whether a block without a class is granted the same length for both sizes, wherever it
+/// lies: the lengths of blocks of arenas and steps, and of mappings, are multiples of this.
+#[inline(always)]
+fn is_in_place(old_size: usize, new_size: usize) -> bool {
+    const UNIT: usize = 4 << 10;
+    old_size > MAX_SMALL_BYTES && ((old_size - 1) ^ (new_size - 1)) < UNIT
 }
 
 /// Returns whether a block of a step has room for the new size where it is, but not for twice as

@@ -6,7 +6,7 @@
 
 use core::ptr;
 
-use larder_core::small::SizeClass;
+use larder_core::small::{LARGE_UNIT, MAX_LARGE_BYTES, SizeClass};
 use larder_core::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use super::Process;
@@ -88,10 +88,22 @@ impl<O: Os> Process<O> {
         })
     }
 
-    /// Returns the arena that contains an address.
-    #[inline]
+    /// Returns the arena that contains an address. Nearly all blocks lie in the first one.
+    #[inline(always)]
     pub(crate) fn arena_of(&'static self, block: *mut u8) -> Option<&'static Arena<O>> {
-        self.arenas().find(|arena| arena.contains(block))
+        // SAFETY: PROC1: arenas are never freed. Acquire: the arena is written, though the count
+        // may not cover it yet.
+        let first = unsafe { self.arenas[0].load(Ordering::Acquire).as_ref() };
+        match first {
+            Some(first) if first.contains(block) => Some(first),
+            _ => self.arena_beyond_first(block),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn arena_beyond_first(&'static self, block: *mut u8) -> Option<&'static Arena<O>> {
+        self.arenas().skip(1).find(|arena| arena.contains(block))
     }
 
     /// Tries `held`, which allocates `bytes` bytes and neither grows nor sleeps, on every arena.
@@ -197,9 +209,19 @@ impl<O: Os> Process<O> {
             let counts = self.os.counts_commits();
             self.counts_commits
                 .store(u8::from(counts), Ordering::Relaxed);
+            // The first barrier takes long once the process has several threads.
+            let processors = match self.os.barrier() {
+                true => self.os.processors(),
+                false => 0,
+            };
+            self.large_units.store(
+                (MAX_LARGE_BYTES / LARGE_UNIT * processors) as u32,
+                Ordering::Relaxed,
+            );
         }
         let arena = self.reserve(least)?;
-        entry.store(ptr::from_ref(arena).cast_mut(), Ordering::Relaxed);
+        // Release: the arena is written (see `arena_of`).
+        entry.store(ptr::from_ref(arena).cast_mut(), Ordering::Release);
         if count == 0 {
             self.first.enter(arena);
         }

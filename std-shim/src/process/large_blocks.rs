@@ -1,8 +1,30 @@
 //! Blocks without a size class. They lie in an arena; above a certain length or alignment, they
 //! have mappings of their own.
+//!
+//! A thread caches the large blocks of arenas that it freed last (`LargeCache` in the core): an
+//! allocation or a free then takes some dozens of instructions, without a locked one.
+//!
+//! # Invariants
+//! * BLOCK1 a cached block is in use for the arena, and its length says that it is cached
+//!   (LENGTH2). So a second free of it finds no block, whichever thread makes it. Any byte of it may
+//!   have been written.
+//! * BLOCK2 all threads together cache at most `large_units`, 8 MiB for each processor: each thread
+//!   that has a heap has an equal share. A block longer than a share is not cached. A thread that
+//!   had a larger share, because there were fewer threads, keeps more until it next caches a block
+//!   or until the second tick.
+//! * BLOCK3 near a memory limit nothing is cached, nor in heaps that check blocks, nor if the system
+//!   has no barrier by which other threads could take blocks from a thread that sleeps (CACHE3).
+//!   Blocks of steps and blocks with mappings of their own are not cached.
+//!
+//! Cached blocks go to their arenas: those not used since the previous tick with a tick, the others
+//! with a trim, before the heap grows for the thread, before a request is refused, when the thread
+//! ends, and in turn when the thread caches others. They count as idle.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
+
+use larder_core::small::{LARGE_UNIT, MAX_LARGE_BYTES, MAX_SMALL_BYTES, ThreadCache};
+use larder_core::sync::Ordering;
 
 use super::Process;
 use crate::arena::{Arena, ClaimOutcome, Grown, MOVE_LEAST_BYTES};
@@ -16,6 +38,72 @@ const MAPPING_LEAST_BYTES: usize = FIRST_ARENA_BYTES / 64;
 const SCARCE_PART: usize = 16;
 
 impl<O: Os> Process<O> {
+    /// Returns the bytes of large blocks that each thread may cache (BLOCK2, BLOCK3).
+    #[inline(always)]
+    pub(crate) fn large_share(&'static self) -> usize {
+        if self.memory_limit.under_pressure() {
+            return 0;
+        }
+        // Relaxed, both: a number that is a little old bounds a little more or less.
+        let units = self.large_units.load(Ordering::Relaxed);
+        // In 32 bits, because that is much faster.
+        let share = units / (self.purger.threads() as u32).max(1);
+        share as usize * LARGE_UNIT
+    }
+
+    /// Takes a large block from a thread's cache. Returns `None` if it has no suitable one.
+    ///
+    /// # Safety
+    /// The cache is the calling thread's, or always empty.
+    #[inline(always)]
+    pub(crate) unsafe fn take_cached(
+        &'static self,
+        cache: *mut ThreadCache,
+        layout: Layout,
+    ) -> Option<NonNull<u8>> {
+        let (bytes, above) = (layout.size(), MAX_SMALL_BYTES + 1);
+        if bytes.wrapping_sub(above) > MAX_LARGE_BYTES - above || layout.align() > LARGE_UNIT {
+            return None;
+        }
+        // SAFETY: the caller's cache, or one that stays empty, and more bytes than a class has.
+        let block = NonNull::new(unsafe { ThreadCache::take_large(cache, bytes) })?;
+        if let Some(arena) = self.arena_of(block.as_ptr()) {
+            arena.request(block.as_ptr(), bytes);
+        }
+        Some(block)
+    }
+
+    /// Caches a freed block without a class, if no other block must go for it. Returns its length;
+    /// 0 if the block is still the caller's.
+    ///
+    /// # Safety
+    /// The cache is the calling thread's, or always empty. If a block starts there, the caller gives
+    /// it up.
+    #[inline(always)]
+    pub(crate) unsafe fn cache(&'static self, cache: *mut ThreadCache, block: *mut u8) -> usize {
+        let Some((arena, bytes)) = self.cacheable(block) else {
+            return 0;
+        };
+        let (share, record) = (self.large_share(), || arena.cache(block));
+        // SAFETY: the caller's cache, or one that stays empty; a block of an arena, that long, which
+        // the caller gives up.
+        match unsafe { ThreadCache::put_large(cache, block, bytes, share, record) } {
+            true => bytes,
+            false => 0,
+        }
+    }
+
+    /// Returns the arena and the length of a block that has a length at which blocks are cached.
+    #[inline(always)]
+    pub(crate) fn cacheable(&'static self, block: *mut u8) -> Option<(&'static Arena<O>, usize)> {
+        let arena = self.arena_of(block)?;
+        let (bytes, least) = (
+            arena.bytes_at(block)? as usize,
+            MAX_SMALL_BYTES + LARGE_UNIT,
+        );
+        (bytes.wrapping_sub(least) <= MAX_LARGE_BYTES - least).then_some((arena, bytes))
+    }
+
     /// Returns the minimum length or alignment of a block with its own mapping. Such blocks stay
     /// out of the arenas because an arena is committed up to its highest block.
     fn mapping_least_bytes(&'static self) -> usize {
@@ -112,6 +200,17 @@ impl<O: Os> Process<O> {
         }
     }
 
+    /// Zeroes a newly allocated block that was cached.
+    ///
+    /// # Safety
+    /// The block is the caller's and `bytes` long.
+    pub(crate) unsafe fn zero_cached(&'static self, block: *mut u8, bytes: usize) {
+        if let Some(arena) = self.arena_of(block) {
+            // SAFETY: the block is the caller's and that long.
+            unsafe { arena.zero_cached(block, bytes) };
+        }
+    }
+
     /// Zeroes a long block whose contents are no longer needed, by returning its memory to the
     /// system where possible.
     ///
@@ -127,6 +226,12 @@ impl<O: Os> Process<O> {
         }
     }
 
+    /// Returns the length of the block without a class that starts at an address of an arena.
+    #[inline]
+    pub(crate) fn bytes_at(&'static self, block: *mut u8) -> Option<usize> {
+        usize::try_from(self.arena_of(block)?.bytes_at(block)?).ok()
+    }
+
     /// Resizes a block without a class in place. Returns whether that was possible.
     pub(crate) fn resize_large(
         &'static self,
@@ -135,10 +240,13 @@ impl<O: Os> Process<O> {
         new_bytes: usize,
     ) -> bool {
         if let Some(arena) = self.arena_of(block) {
+            if arena.has_room(block, old_bytes, new_bytes) {
+                return true;
+            }
             let grown_bytes = new_bytes.saturating_sub(old_bytes);
             self.purger.taken(grown_bytes, &self.tuning);
             self.memory_limit.take(grown_bytes);
-            return arena.resize(block, old_bytes, new_bytes);
+            return arena.resize(block, new_bytes);
         }
         // SAFETY: the caller's block, whose end is given up; it keeps its address.
         let shrunk = || unsafe { self.mappings.resize(&self.os, block, new_bytes, None) };
@@ -197,7 +305,7 @@ impl<O: Os> Process<O> {
         match self.arena_of(block) {
             Some(arena) => {
                 self.memory_limit.free(bytes);
-                arena.free(block, bytes)
+                arena.free(block)
             }
             None => self.mappings.free(&self.os, block),
         }

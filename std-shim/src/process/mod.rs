@@ -26,7 +26,7 @@ use core::ptr;
 
 use larder_core::Locked;
 use larder_core::small::{HeapPool, Mask};
-use larder_core::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use larder_core::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use crate::arena::Arena;
 use crate::config::Tuning;
@@ -74,6 +74,10 @@ pub(crate) struct Process<O: Os> {
     pub(crate) memory_limit: MemoryLimit,
     pub(crate) pool: HeapPool<Sleep>,
     meta: Locked<Meta, Sleep>,
+    /// How many units of [`LARGE_UNIT`](larder_core::small::LARGE_UNIT) bytes of large blocks all
+    /// threads together may cache; 0 until there is an arena, or if cached blocks could not be taken
+    /// from a thread.
+    large_units: AtomicU32,
     cache_bytes: CacheBytes,
     /// Number of processors; 0 until it is known.
     processors: AtomicUsize,
@@ -109,6 +113,7 @@ impl<O: Os> Process<O> {
             memory_limit: MemoryLimit::new(),
             pool: HeapPool::new(),
             meta: Locked::new(Meta::NONE),
+            large_units: AtomicU32::new(0),
             cache_bytes: CacheBytes::unlimited(),
             processors: AtomicUsize::new(0),
             #[cfg(test)]

@@ -116,8 +116,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         let Some(arena) = self.0.arena_of(block) else {
             return;
         };
-        let bytes = arena.bytes_at(block).unwrap_or(0);
-        arena.free(block, bytes as usize);
+        self.0.memory_limit.free(arena.free_cached(block, IDLE));
     }
 }
 

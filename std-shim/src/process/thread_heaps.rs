@@ -194,32 +194,36 @@ impl<O: Os> Process<O> {
         unsafe { heap.with(receive) }
     }
 
-    /// Returns whether blocks of long classes can be taken from threads' caches. They are not taken
-    /// if there is one owner and no purge thread: that owner is the caller, which flushes its cache
-    /// itself.
+    /// Returns whether long and large blocks can be taken from threads' caches. Orders what the
+    /// threads have cached so far before later reads of the caller.
     pub(crate) fn can_take_long(&'static self) -> bool {
-        let others = self.pool.owned() > 1 || self.tuning.config().background;
         // The first barrier takes long, and must not run under a heap's lock.
-        others && self.os.barrier()
+        self.os.barrier()
     }
 
-    /// Takes the blocks of long classes from the caches of threads that are not using them now.
+    /// Takes the long and large blocks from the caches of threads that are not using them now.
     pub(crate) fn take_long(&'static self) {
         if self.can_take_long() {
             self.pool.for_each(|heap| self.take_long_of(heap, true));
         }
     }
 
-    /// Takes the blocks of long classes from a thread's cache if it has not used them since the
-    /// last call, or, with `at_once`, if it is not using them now.
+    /// Takes the long and large blocks from a thread's cache that it has not used since the last
+    /// call, or, with `at_once`, if it is not using them now.
     pub(crate) fn take_long_of(&'static self, heap: &'static ThreadHeap, at_once: bool) {
-        let take = |owner, set: &mut SpanSet, cache| {
+        let take = |owner, set: &mut SpanSet, lost| {
             // SAFETY: the bins, and the set that serves them with its own remote-free queue (HEAP3,
             // CACHE3).
-            unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
+            unsafe { set.take_long(owner, &lost, &mut self.idle_pages()) };
         };
         // SAFETY: the set stays where it is, and the system reports whether there was a barrier.
         unsafe { heap.with_lost_bins(at_once, || self.os.barrier(), take) };
+    }
+
+    /// Returns the bytes of the large blocks in a heap's cache. Its owner may be using the cache.
+    pub(crate) fn cached_large_bytes(heap: &ThreadHeap) -> usize {
+        // SAFETY: the heap's own cache, which is valid.
+        unsafe { ThreadCache::large_bytes(heap.cache()) }
     }
 
     /// Flushes the caches of heaps without a thread; if a fork left the heap behind, only if

@@ -232,13 +232,9 @@ impl Purger {
     }
 
     /// Returns the number of threads that have a heap.
+    #[inline]
     pub(crate) fn threads(&self) -> usize {
         self.threads.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether any thread has a heap.
-    pub(crate) fn has_threads(&self) -> bool {
-        self.threads.load(Ordering::Relaxed) > 0
     }
 
     /// Counts a thread that loses its heap.

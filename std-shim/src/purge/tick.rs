@@ -51,7 +51,7 @@ enum TickPart {
     Caches,
     /// Receives blocks that other threads freed. They are young, too.
     Remote,
-    /// Empties bins of long classes that their thread has not used since the previous tick.
+    /// Takes long and large blocks that their thread has not used since the previous tick.
     Long,
     /// Returns old lists and spans.
     Lists,
@@ -220,6 +220,10 @@ impl<O: Os> Process<O> {
             let cache = unsafe { heap.with_idle_cache(false, |_, _, cache| !cache.are_empty()) };
             idle |= cache == Some(true);
         });
+        // A thread caches large blocks without a lock, so the barrier comes before the look (PURGE2).
+        if self.can_take_long() {
+            (self.pool).for_each(|heap| idle |= Self::cached_large_bytes(heap) > 0);
+        }
         self.pool
             .for_each(|heap| idle |= !heap.remote_queue().is_empty());
         idle || self.arenas().any(|arena| arena.has_idle())

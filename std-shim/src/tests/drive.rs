@@ -29,6 +29,8 @@ pub(super) struct World {
     /// Start and end of every block held.
     ranges: BTreeMap<usize, usize>,
     random: Random,
+    /// Whether threads cache large blocks; those of a random program do.
+    pub(super) caches: bool,
     /// Number of null results.
     pub(super) nulls: usize,
 }
@@ -69,6 +71,7 @@ impl World {
             held: Vec::new(),
             ranges: BTreeMap::new(),
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            caches: false,
             nulls: 0,
         }
     }
@@ -78,11 +81,13 @@ impl World {
             // SAFETY: freed by `end` only, when it is no longer used.
             process: unsafe { &*self.process },
             key: true,
+            caches: self.caches,
         }
     }
 
     /// Does some random operations, then walks over everything.
     pub(super) fn run(&mut self, operations: usize) {
+        self.caches = true;
         for number in 0..operations {
             self.operate();
             if number % 64 == 0 {

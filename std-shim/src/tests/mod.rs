@@ -16,6 +16,7 @@ mod drive;
 mod faulty;
 mod flow;
 mod heap;
+mod large_cache;
 mod memory_limit;
 mod move_pages;
 mod purge;

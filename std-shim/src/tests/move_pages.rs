@@ -449,10 +449,10 @@ fn memory_that_was_given_back_and_came_again_is_known_as_another_mapping() {
     let behind = Stamped::new(&world, MIB, 3);
     assert!(block.grow(&world, 7 * MIB));
     let arena = process.arena_of(block.start).unwrap();
-    assert!(arena.resize(block.start, 7 * MIB, 2 * MIB));
+    assert!(arena.resize(block.start, 2 * MIB));
     process.trim();
     assert!(world.os.calls(Call::Decommit) > 0);
-    assert!(arena.resize(block.start, 2 * MIB, 6 * MIB));
+    assert!(arena.resize(block.start, 6 * MIB));
     block.bytes = 2 * MIB;
     block.point(6 * MIB);
     let last = Stamped::new(&world, MIB, 4);

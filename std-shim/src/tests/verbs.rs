@@ -75,11 +75,26 @@ pub(super) struct Verbs {
     pub(super) process: &'static Process<Below>,
     /// Whether the system reports the ends of threads.
     pub(super) key: bool,
+    /// Whether threads cache large blocks.
+    pub(super) caches: bool,
 }
 
 impl Verbs {
     pub(super) fn alloc(self, local: &mut Local, layout: Layout, zeroed: bool) -> *mut u8 {
         let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
+            // SAFETY: the thread's own cache, or one that stays empty.
+            if self.caches
+                && let Some(block) = unsafe { self.process.take_cached(local.cache, layout) }
+            {
+                if zeroed {
+                    // SAFETY: given just now, that long.
+                    unsafe { self.process.zero_cached(block.as_ptr(), layout.size()) };
+                }
+                return block.as_ptr();
+            }
+            if self.caches {
+                self.attach(local).flush_large(self.process);
+            }
             let block = self.process.alloc_large(layout.size(), layout.align());
             let Some(block) = block else {
                 return ptr::null_mut();
@@ -121,6 +136,14 @@ impl Verbs {
 
     pub(super) fn free(self, local: &mut Local, block: *mut u8, layout: Layout) {
         let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
+            // SAFETY: the thread's own cache, or one without room; the test gives the block up.
+            if self.caches && unsafe { self.process.cache(local.cache_of_frees, block) } > 0 {
+                return;
+            }
+            // SAFETY: the test gives the block up.
+            if self.caches && unsafe { self.attach(local).cache_large(block, self.process) } {
+                return;
+            }
             assert!(
                 self.process.free_large(block, layout.size()),
                 "{layout:?} is unknown"

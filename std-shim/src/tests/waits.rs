@@ -94,7 +94,7 @@ fn a_block_that_is_long_enough_is_resized_where_it_is_while_the_holder_of_an_are
             assert!(
                 sizes
                     .windows(2)
-                    .all(|pair| first.resize(block, pair[0], pair[1]))
+                    .all(|pair| first.has_room(block, pair[0], pair[1]))
             );
             say.send(()).unwrap();
         });

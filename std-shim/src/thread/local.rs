@@ -201,13 +201,14 @@ impl Local {
         }
     }
 
-    /// Ends the thread: its heap goes to the pool with the blocks in its cache, except those of
-    /// other heaps' spans.
+    /// Ends the thread: its heap goes to the pool with the blocks in its cache, except large ones and
+    /// those of other heaps' spans.
     pub(crate) fn end<O: Os>(&mut self, process: &'static Process<O>) {
         let state = self.state();
         // A hardened heap follows no link before it has checked the block.
         if !process.tuning.is_hardened() {
             self.with_own(|owner, set, cache| {
+                SpanSet::flush_large(cache, &mut process.pages());
                 // SAFETY: the set's own remote-free queue, and the cache that goes with it.
                 unsafe { set.flush_foreign(owner, cache, &mut process.pages()) };
             });
@@ -230,6 +231,52 @@ impl Local {
             // SAFETY: the set's own remote-free queue, and the cache that goes with it.
             unsafe { set.flush(owner, cache, &mut process.pages()) };
         });
+    }
+
+    /// Frees the large blocks in the cache.
+    pub(crate) fn flush_large<O: Os>(&mut self, process: &'static Process<O>) {
+        // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
+        if unsafe { ThreadCache::large_bytes(self.cache) } > 0 {
+            self.with_own(|_, _, cache| {
+                SpanSet::flush_large(cache, &mut process.pages());
+            });
+        }
+    }
+
+    /// Caches a large block that [`Process::cache`] did not take, in place of others. Returns
+    /// `false` if the thread may not cache it.
+    ///
+    /// # Safety
+    /// If a block starts there, the caller gives it up.
+    pub(crate) unsafe fn cache_large<O: Os>(
+        &mut self,
+        block: *mut u8,
+        process: &'static Process<O>,
+    ) -> bool {
+        let (share, cache_of_frees) = (process.large_share(), self.cache_of_frees);
+        // A share of 0 is that of a process under pressure: the blocks in the cache go, too.
+        if process
+            .cacheable(block)
+            .is_none_or(|(_, bytes)| bytes > share && share > 0)
+        {
+            return false;
+        }
+        let mut cached = false;
+        self.with_own(|_, _, cache| {
+            // The owner has the large blocks again. Other caches are not used (LOCAL3).
+            while ptr::eq(cache, cache_of_frees) {
+                // SAFETY: the thread's own cache; the caller gives the block up.
+                cached = unsafe { process.cache(cache, block) } > 0;
+                let evicted = match cached {
+                    true => None,
+                    false => ptr::NonNull::new(cache.evict_large()),
+                };
+                let Some(evicted) = evicted else { break };
+                // SAFETY: the block was in the cache, so it is the thread's (LARGE1).
+                unsafe { process.pages().free_block(evicted.as_ptr()) };
+            }
+        });
+        cached
     }
 
     /// Flushes the parts of the cache and of the transfer caches behind it whose turn it is, for a
@@ -279,7 +326,7 @@ impl Local {
             return None;
         };
         // Does not apply to the first thread, which cannot be ending.
-        if self.loans < loans && process.purger.has_threads() {
+        if self.loans < loans && process.purger.threads() > 0 {
             self.loans += 1;
             return None;
         }

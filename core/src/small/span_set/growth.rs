@@ -46,7 +46,7 @@ impl SpanSet {
     }
 
     /// Allocates memory for a span: first from held memory, then from cached blocks of other classes (in the transfer
-    /// caches and in the thread cache), then by growth.
+    /// caches and in the thread cache) and large ones, then by growth.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -69,6 +69,11 @@ impl SpanSet {
             if let Some(memory) = pages.alloc_held_span(class) {
                 return Some(memory);
             }
+        }
+        if Self::flush_large(cache, pages)
+            && let Some(memory) = pages.alloc_held_span(class)
+        {
+            return Some(memory);
         }
         pages.alloc_span(class)
     }

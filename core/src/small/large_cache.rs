@@ -1,0 +1,154 @@
+//! [`LargeCache`]: the few large blocks that a thread freed last, so that it allocates them again in a few
+//! instructions.
+//!
+//! The thread cache has it next to the bins and guards it with the lock of the long classes (CACHE3). An allocation
+//! takes the first entry that is at most an eighth longer than requested; a free fills the first empty entry. Both look
+//! at no more than [`ENTRIES`] words.
+//!
+//! # Invariants
+//! * LARGE1 an entry is null, or the address of a free block that belongs to the cache. The low bits of the word, which
+//!   are 0 in the address, hold the block's length in units, and a turn above it. So an entry is whole between any two
+//!   instructions of its owner (CACHE2), and other threads can read its length as a hint.
+//! * LARGE2 the turn of an entry is that of the free which filled it. So an entry that a later look finds unchanged has
+//!   not been used in between, except once in [`TURNS`].
+//! * LARGE3 `units` is the sum of the lengths, except in the child of a fork until the cache has been counted (HEAP7).
+
+use core::cell::Cell;
+
+use super::class::MAX_SMALL_BYTES;
+use crate::sync::ListHead;
+
+/// Lengths and addresses of large blocks are multiples of this.
+pub const LARGE_UNIT: usize = 16 << 10;
+/// Largest block that is cached, in bytes.
+pub const MAX_LARGE_BYTES: usize = 8 << 20;
+/// Maximum number of blocks in a cache.
+pub(super) const ENTRIES: usize = 8;
+/// Number of different turns.
+const TURNS: u32 = 16;
+const TURN_SHIFT: u32 = 10;
+const UNITS_MASK: usize = (1 << TURN_SHIFT) - 1;
+
+const _: () = assert!(MAX_LARGE_BYTES / LARGE_UNIT <= UNITS_MASK);
+const _: () = assert!((TURNS as usize) << TURN_SHIFT == LARGE_UNIT);
+
+/// The words of the entries at some time; 0 for an empty one.
+pub(super) type EntryWords = [usize; ENTRIES];
+
+/// A thread's cached large blocks.
+#[derive(Debug)]
+pub(super) struct LargeCache {
+    entries: [ListHead<u8>; ENTRIES],
+    /// Length of all blocks (LARGE3).
+    units: Cell<u32>,
+    turn: Cell<u32>,
+}
+
+impl LargeCache {
+    /// Creates an empty cache.
+    pub(super) const fn new() -> Self {
+        Self {
+            entries: [const { ListHead::new(core::ptr::null_mut()) }; ENTRIES],
+            units: Cell::new(0),
+            turn: Cell::new(0),
+        }
+    }
+
+    /// Takes a block of at least `units` units, more than 8, that is at most an eighth longer. Returns null if there is
+    /// none.
+    #[inline(always)]
+    pub(super) fn take(&self, units: usize) -> *mut u8 {
+        for entry in &self.entries {
+            let waste = (entry.get().addr() & UNITS_MASK).wrapping_sub(units);
+            // The waste of an empty entry or a shorter block wraps around.
+            if waste <= units / 8 {
+                return self.take_entry(entry);
+            }
+        }
+        core::ptr::null_mut()
+    }
+
+    #[inline(always)]
+    fn take_entry(&self, entry: &ListHead<u8>) -> *mut u8 {
+        let word = entry.get();
+        entry.set(core::ptr::null_mut());
+        self.units
+            .set(self.units.get() - (word.addr() & UNITS_MASK) as u32);
+        word.map_addr(|word| word & !(LARGE_UNIT - 1))
+    }
+
+    /// Adds a block of `units` units, if the cache then holds at most `max_units` and has an empty entry. Returns
+    /// whether it does. Runs `record` before.
+    #[inline(always)]
+    pub(super) fn put(
+        &self,
+        block: *mut u8,
+        units: u32,
+        max_units: u32,
+        record: impl FnOnce(),
+    ) -> bool {
+        let all = self.units.get() + units;
+        if all > max_units {
+            return false;
+        }
+        for entry in &self.entries {
+            if entry.get().is_null() {
+                record();
+                let turn = self.turn.get();
+                let low = (turn % TURNS) << TURN_SHIFT | units;
+                entry.set(block.map_addr(|block| block | low as usize));
+                self.turn.set(turn.wrapping_add(1));
+                self.units.set(all);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes any block, the next one in turn. Returns null if there is none.
+    pub(super) fn evict(&self) -> *mut u8 {
+        let first = self.turn.get() as usize;
+        for place in first..first + ENTRIES {
+            let entry = &self.entries[place % ENTRIES];
+            if !entry.get().is_null() {
+                self.turn.set(self.turn.get().wrapping_add(1));
+                return self.take_entry(entry);
+            }
+        }
+        core::ptr::null_mut()
+    }
+
+    /// Takes the blocks whose entries are as they were in `seen`. Returns the first of them, or null.
+    pub(super) fn take_unused(&self, seen: &EntryWords) -> *mut u8 {
+        let entries = self.entries.iter().zip(seen);
+        let unused = |(entry, seen): &(&ListHead<u8>, &usize)| {
+            !entry.get().is_null() && entry.get().addr() == **seen
+        };
+        match { entries }.find(unused) {
+            Some((entry, _)) => self.take_entry(entry),
+            None => core::ptr::null_mut(),
+        }
+    }
+
+    /// Returns the entries. Their owner may be using them.
+    pub(super) fn words(&self) -> EntryWords {
+        core::array::from_fn(|place| self.entries[place].get().addr())
+    }
+
+    /// Returns the length of all blocks, in units.
+    pub(super) const fn units(&self) -> u32 {
+        self.units.get()
+    }
+
+    /// Counts the blocks, for a cache whose owner was stopped between two instructions.
+    pub(super) fn recount(&self) {
+        self.units.set(sum_units(&self.words()));
+    }
+}
+
+/// Returns the length of all blocks, in units.
+pub(super) fn sum_units(words: &EntryWords) -> u32 {
+    words.iter().map(|word| (word & UNITS_MASK) as u32).sum()
+}
+
+const _: () = assert!(MAX_SMALL_BYTES / LARGE_UNIT == 8);
