@@ -59,18 +59,19 @@ impl LargeCache {
     #[inline(always)]
     pub(super) fn take(&self, units: usize) -> *mut u8 {
         for entry in &self.entries {
-            let waste = (entry.get().addr() & UNITS_MASK).wrapping_sub(units);
+            let word = entry.get();
             // The waste of an empty entry or a shorter block wraps around.
+            let waste = (word.addr() & UNITS_MASK).wrapping_sub(units);
             if waste <= units / 8 {
-                return self.take_entry(entry);
+                return self.take_entry(entry, word);
             }
         }
         core::ptr::null_mut()
     }
 
+    /// Takes the block of an entry that holds `word`.
     #[inline(always)]
-    fn take_entry(&self, entry: &ListHead<u8>) -> *mut u8 {
-        let word = entry.get();
+    fn take_entry(&self, entry: &ListHead<u8>, word: *mut u8) -> *mut u8 {
         entry.set(core::ptr::null_mut());
         self.units
             .set(self.units.get() - (word.addr() & UNITS_MASK) as u32);
@@ -110,24 +111,24 @@ impl LargeCache {
         let first = self.turn.get() as usize;
         for place in first..first + ENTRIES {
             let entry = &self.entries[place % ENTRIES];
-            if !entry.get().is_null() {
+            let word = entry.get();
+            if !word.is_null() {
                 self.turn.set(self.turn.get().wrapping_add(1));
-                return self.take_entry(entry);
+                return self.take_entry(entry, word);
             }
         }
         core::ptr::null_mut()
     }
 
-    /// Takes the blocks whose entries are as they were in `seen`. Returns the first of them, or null.
+    /// Takes a block whose entry is as it was in `seen`. Returns null if there is none.
     pub(super) fn take_unused(&self, seen: &EntryWords) -> *mut u8 {
-        let entries = self.entries.iter().zip(seen);
-        let unused = |(entry, seen): &(&ListHead<u8>, &usize)| {
-            !entry.get().is_null() && entry.get().addr() == **seen
-        };
-        match { entries }.find(unused) {
-            Some((entry, _)) => self.take_entry(entry),
-            None => core::ptr::null_mut(),
+        for (entry, seen) in self.entries.iter().zip(seen) {
+            let word = entry.get();
+            if !word.is_null() && word.addr() == *seen {
+                return self.take_entry(entry, word);
+            }
         }
+        core::ptr::null_mut()
     }
 
     /// Returns the entries. Their owner may be using them.
@@ -152,3 +153,56 @@ pub(super) fn sum_units(words: &EntryWords) -> u32 {
 }
 
 const _: () = assert!(MAX_SMALL_BYTES / LARGE_UNIT == 8);
+
+#[cfg(all(test, not(larder_loom)))]
+mod tests {
+    use super::*;
+
+    fn block(number: usize) -> *mut u8 {
+        core::ptr::without_provenance_mut(number * LARGE_UNIT)
+    }
+
+    #[test]
+    fn a_cache_whose_owner_was_stopped_counts_its_blocks() {
+        let cache = LargeCache::new();
+        for number in 1..=3 {
+            assert!(cache.put(block(number), 8 + number as u32, u32::MAX, || ()));
+        }
+        // Stopped before the length was counted.
+        cache.units.set(9);
+        cache.recount();
+        assert_eq!(cache.units(), 9 + 10 + 11);
+        assert_eq!(cache.take(10), block(2));
+        assert_eq!(cache.units(), 9 + 11);
+    }
+
+    #[test]
+    fn the_longest_block_and_every_turn_fit_into_a_word() {
+        let cache = LargeCache::new();
+        let units = (MAX_LARGE_BYTES / LARGE_UNIT) as u32;
+        for _ in 0..2 * TURNS {
+            assert!(cache.put(block(5), units, units, || ()));
+            assert!(!cache.put(block(1000), 9, units, || ()), "it is full");
+            assert_eq!(cache.take(units as usize), block(5));
+        }
+        assert!(cache.take(9).is_null());
+    }
+
+    #[test]
+    fn only_entries_that_have_not_changed_are_unused() {
+        let cache = LargeCache::new();
+        for number in 1..=3 {
+            assert!(cache.put(block(number), 9, u32::MAX, || ()));
+        }
+        let seen = cache.words();
+        let used = cache.take(9);
+        assert!(cache.put(used, 9, u32::MAX, || ()));
+        let unused = [cache.take_unused(&seen), cache.take_unused(&seen)];
+        assert_eq!(unused, [block(2), block(3)]);
+        assert!(cache.take_unused(&seen).is_null());
+        assert_eq!(
+            (cache.evict(), cache.evict()),
+            (used, core::ptr::null_mut())
+        );
+    }
+}

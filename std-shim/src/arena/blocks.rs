@@ -8,7 +8,7 @@ use larder_core::{
     RegionAttempt, RegionPlan, Rejected, Request, ResizeError,
 };
 
-use super::lengths::MAX_GRANULES;
+use super::lengths::{Cacheable, MAX_GRANULES};
 use super::{Arena, ArenaPool, ClaimOutcome};
 use crate::os::Os;
 
@@ -83,10 +83,10 @@ impl<O: Os> Arena<O> {
         bytes
     }
 
-    /// Records that a cache has a block.
+    /// Returns the block that starts at an address, to be cached.
     #[inline(always)]
-    pub(crate) fn cache(&self, block: *mut u8) {
-        self.lengths.cache(block.addr());
+    pub(crate) fn cacheable(&self, block: *mut u8) -> Option<Cacheable> {
+        self.lengths.cacheable(block.addr())
     }
 
     /// Records that a cached block serves a request of `bytes` bytes.

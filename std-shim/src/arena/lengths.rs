@@ -59,7 +59,7 @@ impl Lengths {
     pub(super) fn get(&self, addr: usize) -> Option<u64> {
         match self.at(addr)?.load(Ordering::Relaxed) {
             0 | CACHED.. => None,
-            number => Some(u64::from(number & GRANULES_MASK) * self.unit as u64),
+            number => Some(u64::from(number & GRANULES_MASK) << self.shift),
         }
     }
 
@@ -78,13 +78,16 @@ impl Lengths {
         }
     }
 
-    /// Records that a cache has the block that starts at an address.
+    /// Returns the block that starts at an address, to be cached.
     #[inline(always)]
-    pub(super) fn cache(&self, addr: usize) {
-        if let Some(number) = self.at(addr) {
-            let granules = number.load(Ordering::Relaxed) & GRANULES_MASK;
-            number.store(granules | CACHED, Ordering::Relaxed);
-        }
+    pub(super) fn cacheable(&self, addr: usize) -> Option<Cacheable> {
+        let number = self.at(addr)?;
+        let granules = match number.load(Ordering::Relaxed) {
+            0 | CACHED.. => return None,
+            number => number & GRANULES_MASK,
+        };
+        let bytes = (granules as usize) << self.shift;
+        Some(Cacheable { bytes, number })
     }
 
     /// Records that the program holds the block that starts at an address, and how many bytes of it
@@ -107,6 +110,21 @@ impl Lengths {
             self.set(addr, 0);
         }
         is_block
+    }
+}
+
+/// A block that a cache may take.
+pub(crate) struct Cacheable {
+    pub(crate) bytes: usize,
+    number: &'static AtomicU32,
+}
+
+impl Cacheable {
+    /// Records that a cache has the block.
+    #[inline(always)]
+    pub(crate) fn cache(&self) {
+        let granules = self.number.load(Ordering::Relaxed) & GRANULES_MASK;
+        self.number.store(granules | CACHED, Ordering::Relaxed);
     }
 }
 

@@ -58,6 +58,7 @@ use residency::Residency;
 use seams::Seams;
 
 pub(crate) use idle::{Aging, ArenaWalk, PAUSE_NS};
+pub(crate) use lengths::Cacheable;
 pub(crate) use move_pages::{Grown, MOVE_LEAST_BYTES};
 
 /// Spans have multiples of this length, and start at multiples of it.

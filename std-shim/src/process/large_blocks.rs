@@ -27,7 +27,7 @@ use larder_core::small::{LARGE_UNIT, MAX_LARGE_BYTES, MAX_SMALL_BYTES, ThreadCac
 use larder_core::sync::Ordering;
 
 use super::Process;
-use crate::arena::{Arena, ClaimOutcome, Grown, MOVE_LEAST_BYTES};
+use crate::arena::{Arena, Cacheable, ClaimOutcome, Grown, MOVE_LEAST_BYTES};
 use crate::os::{FIRST_ARENA_BYTES, Os};
 
 /// Minimum length in bytes of a block with its own mapping: a fraction of the addresses of an
@@ -81,10 +81,11 @@ impl<O: Os> Process<O> {
     /// it up.
     #[inline(always)]
     pub(crate) unsafe fn cache(&'static self, cache: *mut ThreadCache, block: *mut u8) -> usize {
-        let Some((arena, bytes)) = self.cacheable(block) else {
+        let Some(cacheable) = self.cacheable(block) else {
             return 0;
         };
-        let (share, record) = (self.large_share(), || arena.cache(block));
+        let (bytes, share) = (cacheable.bytes, self.large_share());
+        let record = || cacheable.cache();
         // SAFETY: the caller's cache, or one that stays empty; a block of an arena, that long, which
         // the caller gives up.
         match unsafe { ThreadCache::put_large(cache, block, bytes, share, record) } {
@@ -93,15 +94,13 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Returns the arena and the length of a block that has a length at which blocks are cached.
+    /// Returns the block that starts at an address, if blocks of its length are cached.
     #[inline(always)]
-    pub(crate) fn cacheable(&'static self, block: *mut u8) -> Option<(&'static Arena<O>, usize)> {
-        let arena = self.arena_of(block)?;
-        let (bytes, least) = (
-            arena.bytes_at(block)? as usize,
-            MAX_SMALL_BYTES + LARGE_UNIT,
-        );
-        (bytes.wrapping_sub(least) <= MAX_LARGE_BYTES - least).then_some((arena, bytes))
+    pub(crate) fn cacheable(&'static self, block: *mut u8) -> Option<Cacheable> {
+        let cacheable = self.arena_of(block)?.cacheable(block)?;
+        let least = MAX_SMALL_BYTES + LARGE_UNIT;
+        let fits = cacheable.bytes.wrapping_sub(least) <= MAX_LARGE_BYTES - least;
+        fits.then_some(cacheable)
     }
 
     /// Returns the minimum length or alignment of a block with its own mapping. Such blocks stay

@@ -194,11 +194,13 @@ impl<O: Os> Process<O> {
         unsafe { heap.with(receive) }
     }
 
-    /// Returns whether long and large blocks can be taken from threads' caches. Orders what the
-    /// threads have cached so far before later reads of the caller.
+    /// Returns whether long and large blocks can be taken from threads' caches. They are not taken
+    /// if there is one owner and no purge thread: that owner is the caller, which flushes its cache
+    /// itself. Orders what threads have cached so far before later reads of the caller.
     pub(crate) fn can_take_long(&'static self) -> bool {
+        let others = self.pool.owned() > 1 || self.tuning.config().background;
         // The first barrier takes long, and must not run under a heap's lock.
-        self.os.barrier()
+        others && self.os.barrier()
     }
 
     /// Takes the long and large blocks from the caches of threads that are not using them now.

@@ -257,7 +257,7 @@ impl Local {
         // A share of 0 is that of a process under pressure: the blocks in the cache go, too.
         if process
             .cacheable(block)
-            .is_none_or(|(_, bytes)| bytes > share && share > 0)
+            .is_none_or(|block| block.bytes > share && share > 0)
         {
             return false;
         }

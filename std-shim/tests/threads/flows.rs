@@ -1,8 +1,8 @@
 //! Blocks that flow in one direction. Collections that change threads are in `programs`.
 
 use std::alloc::Layout;
-use std::sync::Barrier;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, mpsc};
 use std::thread;
 
 use crate::common::{Held, Random};
@@ -47,6 +47,38 @@ fn phases_of_allocation_here_and_freeing_there_keep_every_block_apart() {
                     turn.wait();
                 }
             });
+        }
+    });
+}
+
+#[test]
+fn large_blocks_that_a_trim_takes_from_threads_stay_apart() {
+    const THREADS: usize = 3;
+    let left = AtomicUsize::new(THREADS);
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let left = &left;
+            scope.spawn(move || {
+                let mut random = Random::new(number as u64 + 71);
+                let mut blocks: [Option<Held>; 4] = Default::default();
+                for round in 0..1500 {
+                    let place = &mut blocks[random.next(4)];
+                    // Dropping checks every byte.
+                    *place = match place {
+                        Some(_) => None,
+                        None => {
+                            let bytes = 140_000 + random.next(4) * 16_000;
+                            let layout = Layout::from_size_align(bytes, 8).unwrap();
+                            Some(Held::new(layout, number as u8 + 1, round % 5 == 0))
+                        }
+                    };
+                }
+                drop(blocks);
+                left.fetch_sub(1, Ordering::Release);
+            });
+        }
+        while left.load(Ordering::Acquire) > 0 {
+            crate::HEAP.trim();
         }
     });
 }
