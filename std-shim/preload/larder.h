@@ -23,7 +23,7 @@ struct larder_stats {
     uint64_t heaps;           /* thread heaps */
     uint64_t steps;           /* steps begun that a heap served */
     uint64_t known_steps;     /* part of steps: those with a known plan */
-    uint64_t kept_bytes;      /* free small blocks cached by the calling thread, by ended threads, or in shared lists */
+    uint64_t kept_bytes;      /* free blocks: small ones cached by the calling thread, by ended threads, or in shared lists; large ones of all threads */
 };
 
 /* Writes at most `bytes` bytes of the statistics. Returns the size of all of them. Call it as

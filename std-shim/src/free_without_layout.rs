@@ -44,14 +44,14 @@ pub(crate) fn find(block: *mut u8) -> Option<(Origin, usize)> {
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn free_without_layout(block: *mut u8) {
-    // SAFETY: the block lies in no span, and the caller gives it up. No cache takes blocks of a heap
-    // that checks them (BLOCK3).
     let is_large = PROCESS.class_in_first(block) == Some(SizeClass::NONE);
-    if is_large && unsafe { plain::free_into_cache(block) } {
-        return;
+    // SAFETY: null or a block of the heap, which the caller gives up; in no span if it is large. No
+    // cache takes blocks of a heap that checks them (BLOCK3).
+    unsafe {
+        if !is_large || !plain::free_into_cache(block) {
+            free_by_mode(block);
+        }
     }
-    // SAFETY: null or a block of the heap, which the caller gives up and no cache took.
-    unsafe { free_by_mode(block) };
 }
 
 /// Frees a block by its address, in the mode that it came from. Does nothing with null.

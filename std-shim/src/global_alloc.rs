@@ -28,7 +28,8 @@ use crate::thread::{tls, with_local};
 ///
 /// All values of this type are the same heap, that of the process. Small blocks (up to 128 KiB)
 /// come from the calling thread's cache, in a few instructions and without a lock. Larger blocks
-/// come from best fit with coalescing, O(1) behind a lock. A large block grows in place while there
+/// come from best fit with coalescing, O(1) behind a lock. A thread caches up to eight blocks of at
+/// most 8 MiB that it freed last, for requests of nearly the same length. A large block grows in place while there
 /// is room. Then the pages of a block of at least 2 MiB are moved, if the system can do that,
 /// unless recently freed memory has room for a copy. Any thread may free a block. A call that finds
 /// no memory returns a null pointer, and later calls work. The heap must not be called from a

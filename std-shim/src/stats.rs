@@ -154,6 +154,7 @@ impl Stats {
     /// committed. Locks each heap briefly.
     pub(crate) fn count<O: Os>(process: &'static Process<O>, local: &Local) -> Self {
         process.receive();
+        let cached_bytes = process.cached_large_bytes();
         let mut stats = Self {
             live_bytes: 0,
             large_bytes: 0,
@@ -161,7 +162,7 @@ impl Stats {
             committed_bytes: 0,
             resident_bytes: 0,
             retained_bytes: process.idle_bytes(),
-            kept_bytes: 0,
+            kept_bytes: cached_bytes,
             purged_bytes: process.purger.purged_bytes(),
             reserved_bytes: 0,
             heaps: 0,
@@ -170,10 +171,8 @@ impl Stats {
         };
         // Summed over all heaps: a block that one heap caches may belong to a span of another.
         let mut idle_blocks = [0; CLASSES];
-        let mut cached_large_bytes = 0;
         process.pool.for_each(|heap| {
             stats.heaps += 1;
-            cached_large_bytes += Process::<O>::cached_large_bytes(heap) as u64;
             let mut add_idle = |cache: &mut ThreadCache| {
                 for (class, idle) in SizeClass::all().zip(&mut idle_blocks) {
                     *idle += cache.len(class) as u64;
@@ -208,9 +207,7 @@ impl Stats {
         }
         stats.large_bytes = used_bytes
             .saturating_sub(stats.span_bytes)
-            .saturating_sub(process.meta_bytes())
-            .saturating_sub(cached_large_bytes);
-        stats.kept_bytes += cached_large_bytes;
+            .saturating_sub(process.meta_bytes() + cached_bytes);
         let mapped = process.mappings.bytes();
         stats.large_bytes += mapped;
         stats.committed_bytes += mapped;

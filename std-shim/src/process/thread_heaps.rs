@@ -222,10 +222,14 @@ impl<O: Os> Process<O> {
         unsafe { heap.with_lost_bins(at_once, || self.os.barrier(), take) };
     }
 
-    /// Returns the bytes of the large blocks in a heap's cache. Its owner may be using the cache.
-    pub(crate) fn cached_large_bytes(heap: &ThreadHeap) -> usize {
-        // SAFETY: the heap's own cache, which is valid.
-        unsafe { ThreadCache::large_bytes(heap.cache()) }
+    /// Returns the bytes of the large blocks in the caches of all threads, which may be using them.
+    pub(crate) fn cached_large_bytes(&'static self) -> u64 {
+        let mut bytes = 0;
+        self.pool.for_each(|heap| {
+            // SAFETY: the heap's own cache, which is valid.
+            bytes += unsafe { ThreadCache::large_bytes(heap.cache()) } as u64;
+        });
+        bytes
     }
 
     /// Flushes the caches of heaps without a thread; if a fork left the heap behind, only if

@@ -221,9 +221,7 @@ impl<O: Os> Process<O> {
             idle |= cache == Some(true);
         });
         // A thread caches large blocks without a lock, so the barrier comes before the look (PURGE2).
-        if self.can_take_long() {
-            (self.pool).for_each(|heap| idle |= Self::cached_large_bytes(heap) > 0);
-        }
+        idle |= self.can_take_long() && self.cached_large_bytes() > 0;
         self.pool
             .for_each(|heap| idle |= !heap.remote_queue().is_empty());
         idle || self.arenas().any(|arena| arena.has_idle())

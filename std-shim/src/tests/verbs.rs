@@ -83,9 +83,8 @@ impl Verbs {
     pub(super) fn alloc(self, local: &mut Local, layout: Layout, zeroed: bool) -> *mut u8 {
         let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
             // SAFETY: the thread's own cache, or one that stays empty.
-            if self.caches
-                && let Some(block) = unsafe { self.process.take_cached(local.cache, layout) }
-            {
+            let take = || unsafe { self.process.take_cached(local.cache, layout) };
+            if let Some(block) = self.caches.then(take).flatten() {
                 if zeroed {
                     // SAFETY: given just now, that long.
                     unsafe { self.process.zero_cached(block.as_ptr(), layout.size()) };
