@@ -107,6 +107,18 @@ fn a_block_with_slack_grows_into_it_and_its_end_is_dirty_when_it_shrinks() {
 }
 
 #[test]
+fn all_of_a_block_with_slack_is_dirty_once_it_is_free() {
+    let mut heap = two_threads();
+    let whole = heap.make(0, MIB);
+    heap.free(0, [whole]);
+    let block = heap.make(0, MIB - 100_000);
+    assert!(heap.process().free_large(block.start, MIB - 100_000));
+    let zeroed = heap.try_make(0, Layout::from_size_align(MIB, 8).unwrap(), true);
+    assert_eq!(zeroed.as_ref().unwrap().start, block.start);
+    heap.end(zeroed);
+}
+
+#[test]
 fn a_zeroed_block_from_the_cache_is_zero() {
     let mut heap = two_threads();
     for bytes in [200_000, MIB, 3 * MIB] {
