@@ -40,7 +40,7 @@ pub(super) type EntryWords = [usize; ENTRIES];
 pub(super) struct LargeCache {
     entries: [ListHead<u8>; ENTRIES],
     /// Length of all blocks (LARGE3).
-    units: Cell<u32>,
+    pub(super) units: Cell<u32>,
     turn: Cell<u32>,
 }
 
@@ -163,12 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_whose_owner_was_stopped_counts_its_blocks() {
+    fn a_count_that_is_off_is_corrected_and_the_block_that_fits_is_taken() {
         let cache = LargeCache::new();
         for number in 1..=3 {
             assert!(cache.put(block(number), 8 + number as u32, u32::MAX, || ()));
         }
-        // Stopped before the length was counted.
         cache.units.set(9);
         cache.recount();
         assert_eq!(cache.units(), 9 + 10 + 11);

@@ -566,6 +566,23 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_whose_owner_was_stopped_counts_its_large_blocks() {
+        let mut cache = ThreadCache::new();
+        let block = core::ptr::without_provenance_mut(LARGE_UNIT);
+        let bytes = 9 * LARGE_UNIT;
+        // SAFETY: the cache is the test's, which never follows the address.
+        assert!(unsafe { ThreadCache::put_large(&raw mut cache, block, bytes, bytes, || ()) });
+        // Stopped before the length was counted.
+        cache.large.units.set(0);
+        // SAFETY: all lists are empty.
+        unsafe { cache.recount(Links::PLAIN) };
+        assert_eq!(cache.large.units(), 9);
+        assert!(!cache.are_empty());
+        assert_eq!(cache.evict_large(), block);
+        assert!(cache.are_empty());
+    }
+
+    #[test]
     fn the_capacity_of_a_bin_follows_its_use() {
         let mut bin = CacheBin::EMPTY;
         let list = core::ptr::dangling_mut::<Slot>();

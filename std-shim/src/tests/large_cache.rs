@@ -58,7 +58,23 @@ fn blocks_freed_last_come_back_without_a_change_in_the_arena() {
         assert_eq!(before, after, "{bytes}");
         let process = heap.process();
         heap.threads[0].flush(process);
+        assert_eq!(cached(&heap, 0), 0);
     }
+    heap.end([]);
+}
+
+#[test]
+fn ticks_go_on_while_a_large_block_is_cached() {
+    let mut heap = two_threads();
+    let block = heap.make(1, MIB);
+    heap.tick();
+    heap.tick();
+    heap.falls_idle();
+    heap.free(1, [block]);
+    assert!(heap.has_idle());
+    heap.tick();
+    heap.tick();
+    heap.falls_idle();
     heap.end([]);
 }
 
@@ -223,12 +239,12 @@ fn all_threads_together_cache_a_bounded_number_of_bytes() {
     heap.free(0, first);
     assert_eq!(cached(&heap, 0), MAX_LARGE_BYTES, "the share of one thread");
     for thread in 1..20 {
+        let share = MAX_LARGE_BYTES / (thread + 1);
+        let long = heap.make(thread, share + LARGE_UNIT);
         let blocks = heap.make_all(thread, 300_000, 12);
         heap.free(thread, blocks);
-        let share = MAX_LARGE_BYTES / (thread + 1);
-        assert!(cached(&heap, thread) <= share, "{thread}");
-        let long = heap.make(thread, share + LARGE_UNIT);
         let before = cached(&heap, thread);
+        assert!(before > 0 && before <= share, "{thread}");
         heap.free(thread, [long]);
         assert_eq!(cached(&heap, thread), before, "longer than a share");
     }
