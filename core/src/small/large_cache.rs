@@ -3,7 +3,8 @@
 //!
 //! The thread cache has it next to the bins and guards it with the lock of the long classes (CACHE3). An allocation
 //! takes the first entry that is at most an eighth longer than requested; a free fills the first empty entry. Both look
-//! at no more than [`ENTRIES`] words.
+//! at no more than [`ENTRIES`] words. The blocks in a full cache stay until a request fits none of them; the caller then
+//! frees them all.
 //!
 //! # Invariants
 //! * LARGE1 an entry is null, or the address of a free block that belongs to the cache. The low bits of the word, which
@@ -106,18 +107,9 @@ impl LargeCache {
         false
     }
 
-    /// Takes any block, the next one in turn. Returns null if there is none.
+    /// Takes any block. Returns null if there is none.
     pub(super) fn evict(&self) -> *mut u8 {
-        let first = self.turn.get() as usize;
-        for place in first..first + ENTRIES {
-            let entry = &self.entries[place % ENTRIES];
-            let word = entry.get();
-            if !word.is_null() {
-                self.turn.set(self.turn.get().wrapping_add(1));
-                return self.take_entry(entry, word);
-            }
-        }
-        core::ptr::null_mut()
+        self.take_unused(&self.words())
     }
 
     /// Takes a block whose entry is as it was in `seen`. Returns null if there is none.

@@ -351,6 +351,16 @@ impl ThreadCache {
         kept
     }
 
+    /// Returns whether the owner has lost the long bins and the large blocks until it takes its heap's lock (CACHE3).
+    ///
+    /// # Safety
+    /// The cache is valid.
+    #[inline]
+    pub unsafe fn has_lost_long(cache: *mut Self) -> bool {
+        // SAFETY: the cache is valid, and a lock may be shared.
+        unsafe { &(*cache).long }.is_revoked()
+    }
+
     /// Takes any large block. Returns null if there is none. The caller owns the cache, or holds its heap's lock while
     /// the owner has lost its long bins (CACHE3).
     pub fn evict_large(&mut self) -> *mut u8 {

@@ -52,6 +52,12 @@ impl BiasedLock {
         }
     }
 
+    /// Returns whether the lock is revoked. A hint, except for the holder of the second lock.
+    #[inline]
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Relaxed) != FREE
+    }
+
     /// Takes the lock, as its owner. Returns `false` if the lock is revoked; the owner must then take the second lock.
     #[inline(always)]
     pub fn enter(&self) -> bool {

@@ -10,15 +10,15 @@
 //!   have been written.
 //! * BLOCK2 all threads together cache at most `large_units`, 8 MiB for each processor: each thread
 //!   that has a heap has an equal share. A block longer than a share is not cached. A thread that
-//!   had a larger share, because there were fewer threads, keeps more until it next caches a block
-//!   or until the second tick.
+//!   had a larger share, because there were fewer threads, keeps more until it next frees such a
+//!   block, or until the second tick.
 //! * BLOCK3 near a memory limit nothing is cached, nor in heaps that check blocks, nor if the system
 //!   has no barrier by which other threads could take blocks from a thread that sleeps (CACHE3).
 //!   Blocks of steps and blocks with mappings of their own are not cached.
 //!
-//! Cached blocks go to their arenas: those not used since the previous tick with a tick, the others
-//! with a trim, before the heap grows for the thread, before a request is refused, when the thread
-//! ends, and in turn when the thread caches others. They count as idle.
+//! Cached blocks go to their arenas: those not used since the previous tick with a tick; all of a
+//! thread's when a request fits none of them, before the heap grows for the thread, before a request
+//! is refused, with a trim, and when the thread ends. They count as idle.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -73,7 +73,7 @@ impl<O: Os> Process<O> {
         Some(block)
     }
 
-    /// Caches a freed block without a class, if no other block must go for it. Returns its length;
+    /// Caches a freed block without a class, if there is room. Returns its length;
     /// 0 if the block is still the caller's.
     ///
     /// # Safety

@@ -258,16 +258,20 @@ fn all_threads_together_cache_a_bounded_number_of_bytes() {
 }
 
 #[test]
-fn the_cache_makes_room_for_the_last_blocks() {
+fn a_full_cache_leaves_further_blocks_to_the_arena_until_a_request_does_not_fit() {
     let mut heap = two_threads();
+    let process = heap.process();
     let blocks = heap.make_all(0, 200_000, 30);
-    let places = free_all(&mut heap, 0, blocks);
-    let block = heap.make(0, 200_000);
+    let live = process.live_bytes();
+    heap.free(0, blocks);
+    let granted = 13 * LARGE_UNIT;
+    assert_eq!(cached(&heap, 0), 8 * granted);
+    assert_eq!(process.live_bytes(), live - 22 * granted as u64);
+    let block = heap.make(0, 400_000);
+    assert_eq!(cached(&heap, 0), 0);
     heap.free(0, [block]);
-    let blocks = heap.make_all(0, 200_000, 8);
-    let last = &places[places.len() - 1];
-    assert!(blocks.iter().any(|block| block.start.addr() == *last));
-    heap.end(blocks);
+    assert!(cached(&heap, 0) > 400_000);
+    heap.end([]);
 }
 
 #[test]

@@ -243,8 +243,9 @@ impl Local {
         }
     }
 
-    /// Caches a large block that [`Process::cache`] did not take, in place of others. Returns
-    /// `false` if the thread may not cache it.
+    /// Caches a large block that [`Process::cache`] did not take, if that was because another thread
+    /// has taken others from this thread, or because this thread has more than its share. Returns
+    /// whether the block is cached.
     ///
     /// # Safety
     /// If a block starts there, the caller gives it up.
@@ -253,29 +254,24 @@ impl Local {
         block: *mut u8,
         process: &'static Process<O>,
     ) -> bool {
-        let (share, cache_of_frees) = (process.large_share(), self.cache_of_frees);
-        // A share of 0 is that of a process under pressure: the blocks in the cache go, too.
-        if process
-            .cacheable(block)
-            .is_none_or(|block| block.bytes > share && share > 0)
-        {
-            return false;
+        let cache_of_frees = self.cache_of_frees;
+        // SAFETY: the thread's own cache, or one without room (LOCAL1, LOCAL3).
+        let has_more = unsafe { ThreadCache::large_bytes(cache_of_frees) } > process.large_share();
+        if has_more {
+            // There are more threads than before, or the process is near a memory limit.
+            self.flush_large(process);
         }
         let mut cached = false;
-        self.with_own(|_, _, cache| {
-            // The owner has the large blocks again. Other caches are not used (LOCAL3).
-            while ptr::eq(cache, cache_of_frees) {
-                // SAFETY: the thread's own cache; the caller gives the block up.
-                cached = unsafe { process.cache(cache, block) } > 0;
-                let evicted = match cached {
-                    true => None,
-                    false => ptr::NonNull::new(cache.evict_large()),
-                };
-                let Some(evicted) = evicted else { break };
-                // SAFETY: the block was in the cache, so it is the thread's (LARGE1).
-                unsafe { process.pages().free_block(evicted.as_ptr()) };
-            }
-        });
+        // SAFETY: the thread's own cache, or one without room (LOCAL1, LOCAL3).
+        if has_more || unsafe { ThreadCache::has_lost_long(cache_of_frees) } {
+            self.with_own(|_, _, cache| {
+                // The owner has the large blocks again. Other caches are not used (LOCAL3).
+                if ptr::eq(cache, cache_of_frees) {
+                    // SAFETY: the thread's own cache; the caller gives the block up.
+                    cached = unsafe { process.cache(cache, block) } > 0;
+                }
+            });
+        }
         cached
     }
 
