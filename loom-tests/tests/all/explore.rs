@@ -23,6 +23,11 @@ pub(crate) fn spawn<T: Send + 'static>(
     builder.spawn(run).unwrap()
 }
 
+/// Explores every interleaving of a model that needs a stack like that of [`spawn`].
+pub(crate) fn model(run: fn()) {
+    loom::model(move || spawn(run).join().unwrap());
+}
+
 /// Makes a test of each row of a table of models. A row has the test's name, its model, and, for a broken twin, the
 /// words with which it is rejected.
 macro_rules! models {

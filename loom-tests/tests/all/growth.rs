@@ -7,16 +7,16 @@ use larder_core::{
     RegionPool, Request, Shared, SubAllocator,
 };
 use loom::sync::Arc;
-use loom::thread;
 
+use crate::explore::{model, spawn};
 use crate::regions::{Allocator, Gives, UNIT, alloc, allocator, check, pool};
 
 #[test]
 fn two_growing_threads_never_hold_more_than_the_limit() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(3 * UNIT, 3 * UNIT, Gives::Apart);
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, 2 * UNIT));
+        let thread = spawn(move || alloc(&other, 2 * UNIT));
         let mine = alloc(&allocator, 2 * UNIT);
         let theirs = thread.join().unwrap();
         assert!(mine.is_some() != theirs.is_some(), "there is room for one");
@@ -26,11 +26,11 @@ fn two_growing_threads_never_hold_more_than_the_limit() {
 
 #[test]
 fn a_block_freed_meanwhile_serves_or_the_growth_does() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Apart);
         let first = alloc(&allocator, UNIT).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || other.free(first).unwrap());
+        let thread = spawn(move || other.free(first).unwrap());
         let mine = alloc(&allocator, UNIT).unwrap();
         thread.join().unwrap();
         check(&allocator);
@@ -41,14 +41,14 @@ fn a_block_freed_meanwhile_serves_or_the_growth_does() {
 
 #[test]
 fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_given() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(8 * UNIT, 3 * UNIT, Gives::Apart);
         // Regions of one and two units; the second is free.
         let first = alloc(&allocator, UNIT).unwrap();
         let second = alloc(&allocator, 2 * UNIT).unwrap();
         allocator.free(second).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, UNIT + 1));
+        let thread = spawn(move || alloc(&other, UNIT + 1));
         allocator.adjust(UNIT);
         let theirs = thread.join().unwrap();
         check(&allocator);
@@ -68,10 +68,10 @@ fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_g
 
 #[test]
 fn one_range_growing_for_two_threads_holds_what_both_need_and_no_more_than_the_limit() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(4 * UNIT, 4 * UNIT, Gives::Once);
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, UNIT + 1));
+        let thread = spawn(move || alloc(&other, UNIT + 1));
         let mine = alloc(&allocator, UNIT + 1).expect("four units hold both");
         let theirs = thread.join().unwrap().expect("four units hold both");
         assert!(!mine.range().overlaps(theirs.range()));
@@ -86,13 +86,13 @@ fn one_range_growing_for_two_threads_holds_what_both_need_and_no_more_than_the_l
 
 #[test]
 fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(8 * UNIT, 8 * UNIT, Gives::Once);
         let first = alloc(&allocator, 1).unwrap();
         let end = alloc(&allocator, 2 * UNIT).unwrap();
         allocator.free(end).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, 3 * UNIT));
+        let thread = spawn(move || alloc(&other, 3 * UNIT));
         allocator.adjust(4 * UNIT);
         let theirs = thread.join().unwrap();
         assert_eq!(allocator.stats().limit_bytes, 4 * UNIT);
@@ -116,12 +116,12 @@ fn allocator_over_range() -> Arc<Shared<RegionPool<'static>, FixedRange, Spin>> 
 
 #[test]
 fn what_one_thread_has_released_and_not_reported_another_one_may_get() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator_over_range();
         let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;
         allocator.free(block).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || other.alloc(&Request::new(UNIT)).unwrap().block);
+        let thread = spawn(move || other.alloc(&Request::new(UNIT)).unwrap().block);
         allocator.trim();
         let theirs = thread.join().unwrap();
         let invariants = allocator.with(|bfc| bfc.check_invariants());
@@ -141,12 +141,12 @@ fn what_one_thread_has_released_and_not_reported_another_one_may_get() {
 #[test]
 #[should_panic(expected = "Overlap")]
 fn broken_twin_a_growth_that_proves_no_release_is_found() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator_over_range();
         let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;
         allocator.free(block).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || {
+        let thread = spawn(move || {
             let mut attempt = RegionAttempt::new(Request::new(UNIT));
             if let Progress::Plan(RegionPlan::Grow(ticket)) =
                 other.with(|bfc| bfc.advance(&mut attempt))
@@ -177,10 +177,10 @@ fn broken_twin_a_ticket_that_does_not_count_is_found() {
             allocator.with(|bfc| bfc.add_region(range)).unwrap();
         }
     }
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(3 * UNIT, 3 * UNIT, Gives::Apart);
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc_uncounted(&other, 2 * UNIT));
+        let thread = spawn(move || alloc_uncounted(&other, 2 * UNIT));
         alloc_uncounted(&allocator, 2 * UNIT);
         thread.join().unwrap();
     });
@@ -190,12 +190,12 @@ fn broken_twin_a_ticket_that_does_not_count_is_found() {
 #[test]
 #[should_panic(expected = "a released region was given")]
 fn broken_twin_a_region_released_while_in_reach_is_found() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(8 * UNIT, 8 * UNIT, Gives::Apart);
         let block = alloc(&allocator, UNIT).unwrap();
         allocator.free(block).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, UNIT));
+        let thread = spawn(move || alloc(&other, UNIT));
         if let Some(ticket) = allocator.with(|bfc| bfc.take_releasable(u64::MAX)) {
             let range = ticket.range();
             allocator.with(|bfc| bfc.release_refused(ticket));

@@ -11,7 +11,7 @@ use larder_core::{
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 
-use crate::explore::spawn;
+use crate::explore::{model, spawn};
 
 const PAGE: u64 = 0x1000;
 
@@ -52,10 +52,6 @@ fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
     let paged = PagePool::new(config, vec![Chunk::VACANT; 24].leak(), tables).unwrap();
     let held = AtomicU64::new(0);
     Arc::new(Shared::new(paged, Watched { held, max }))
-}
-
-fn model(f: fn()) {
-    loom::model(move || spawn(f).join().unwrap());
 }
 
 fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {

@@ -8,7 +8,7 @@ use larder_core::{
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use crate::explore::explore;
+use crate::explore::{explore, spawn};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -120,7 +120,7 @@ fn turns_and_evictions<P: Shared>() {
         let pool = Arc::new(P::new(source.clone()));
         let early = [(); 2].map(|()| pool.alloc().unwrap());
         let (theirs, their_source) = (Arc::clone(&pool), source.clone());
-        let other = thread::spawn(move || one_turn(&*theirs, &their_source));
+        let other = spawn(move || one_turn(&*theirs, &their_source));
         early.into_iter().for_each(|held| pool.free(held));
         other.join().unwrap();
         assert!(source.held() <= 1, "more is kept than the limit");
@@ -136,7 +136,7 @@ fn turns_and_trims<P: Shared>() {
         let pool = Arc::new(P::new(source.clone()));
         one_turn(&*pool, &source);
         let (theirs, their_source) = (Arc::clone(&pool), source.clone());
-        let other = thread::spawn(move || {
+        let other = spawn(move || {
             one_turn(&*theirs, &their_source);
             one_turn(&*theirs, &their_source);
         });
@@ -160,7 +160,7 @@ fn l5_two_threads_evict_at_once() {
         let early = [(); 3].map(|()| Shared::alloc(&*pool).unwrap());
         let freeing = early.map(|held| {
             let pool = Arc::clone(&pool);
-            thread::spawn(move || Shared::free(&*pool, held))
+            spawn(move || Shared::free(&*pool, held))
         });
         for thread in freeing {
             thread.join().unwrap();

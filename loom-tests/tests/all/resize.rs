@@ -5,8 +5,8 @@ use larder_core::{
     AddrRange, Align, BestFit, Block, BlockAllocator, GrowRequest, ResizeError, SubAllocator,
 };
 use loom::sync::Arc;
-use loom::thread;
 
+use crate::explore::{model, spawn};
 use crate::regions::{Allocator, Gives, UNIT, alloc, allocator, check};
 
 /// Resizes a block. Returns whether it grew, and the block, which keeps its start.
@@ -38,11 +38,11 @@ fn check_end(allocator: &Allocator, blocks: impl IntoIterator<Item = Block>) {
 
 #[test]
 fn the_memory_behind_a_block_goes_to_it_or_to_another_thread() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, 1).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, UNIT / 2).unwrap());
+        let thread = spawn(move || alloc(&other, UNIT / 2).unwrap());
         let (_, block) = grow(&allocator, block, UNIT);
         let theirs = thread.join().unwrap();
         assert!(!block.range().overlaps(theirs.range()), "given twice");
@@ -52,11 +52,11 @@ fn the_memory_behind_a_block_goes_to_it_or_to_another_thread() {
 
 #[test]
 fn a_block_that_grows_with_its_range_and_a_block_made_behind_it_do_not_overlap() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(8 * UNIT, 8 * UNIT, Gives::Again);
         let block = alloc(&allocator, UNIT).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, UNIT).unwrap());
+        let thread = spawn(move || alloc(&other, UNIT).unwrap());
         let (_, block) = grow(&allocator, block, 2 * UNIT);
         let theirs = thread.join().unwrap();
         assert!(!block.range().overlaps(theirs.range()), "given twice");
@@ -66,11 +66,11 @@ fn a_block_that_grows_with_its_range_and_a_block_made_behind_it_do_not_overlap()
 
 #[test]
 fn a_block_that_grows_and_a_new_one_share_what_the_limit_leaves() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, UNIT).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, UNIT));
+        let thread = spawn(move || alloc(&other, UNIT));
         let (grew, block) = grow(&allocator, block, 2 * UNIT);
         let theirs = thread.join().unwrap();
         assert!(!(grew && theirs.is_some()), "there is room for one");
@@ -80,11 +80,11 @@ fn a_block_that_grows_and_a_new_one_share_what_the_limit_leaves() {
 
 #[test]
 fn the_end_cut_off_a_block_is_released_or_taken_and_never_both() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, 2 * UNIT).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || other.adjust(UNIT));
+        let thread = spawn(move || other.adjust(UNIT));
         let block = allocator.resize(block, 1).unwrap();
         let mine = alloc(&allocator, UNIT);
         thread.join().unwrap();
@@ -121,11 +121,11 @@ fn broken_twin_a_resize_without_a_ticket_is_found() {
         }
         rejected.value
     }
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, UNIT).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, UNIT));
+        let thread = spawn(move || alloc(&other, UNIT));
         let _block = resize_uncounted(&allocator, block, 2 * UNIT);
         thread.join().unwrap();
     });
@@ -135,11 +135,11 @@ fn broken_twin_a_resize_without_a_ticket_is_found() {
 #[test]
 #[should_panic(expected = "another thread took what was free")]
 fn broken_twin_a_resize_that_does_not_look_again_is_found() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, UNIT / 2).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, UNIT / 2));
+        let thread = spawn(move || alloc(&other, UNIT / 2));
         let behind = AddrRange::new(block.range().end(), UNIT / 2).unwrap();
         let free = allocator.with(|bfc| {
             let seen = bfc.alloc_at(behind, None, None);
@@ -158,12 +158,12 @@ fn broken_twin_a_resize_that_does_not_look_again_is_found() {
 #[test]
 #[should_panic(expected = "another thread took the block")]
 fn broken_twin_a_block_let_go_while_it_is_resized_is_found() {
-    loom::model(|| {
+    model(|| {
         let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, UNIT / 2).unwrap();
         let larger = AddrRange::new(block.addr(), UNIT).unwrap();
         let other = Arc::clone(&allocator);
-        let thread = thread::spawn(move || alloc(&other, UNIT / 2));
+        let thread = spawn(move || alloc(&other, UNIT / 2));
         allocator.free(block).unwrap();
         let again = allocator.with(|bfc| bfc.alloc_at(larger, None, None));
         assert!(again.is_ok(), "another thread took the block");
