@@ -35,8 +35,8 @@ use crate::thread::local::Local;
 /// ```
 ///
 /// Free small blocks in the caches of other running threads count as live, since only the thread
-/// itself can read its cache. These are usually at most 32 KiB of each size class (a list that others
-/// freed is taken whole). If only one thread is left, the numbers are exact. Blocks in the
+/// itself can read its cache. These are at most 32 KiB of each size class, or what others freed of a
+/// span. If only one thread is left, the numbers are exact. Blocks in the
 /// quarantine of a hardened heap count in their class or as large, but not as live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

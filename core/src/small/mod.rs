@@ -7,9 +7,10 @@
 //!
 //! # Files
 //! `class` sizes · `slot` free blocks as links · `mask` hidden links · `thread_cache` a thread's cached blocks ·
-//! `large_cache` its large ones · `span` a run of blocks and its record · `holes` its pages returned to the system · `remote` blocks freed by other threads ·
-//! `span_set` spans and transfer caches of one owner · `thread_heap` a thread's heap, parked and adopted · `pages` the
-//! interface to the layer below · `region_pages`, `heap` a complete heap under one lock, for programs without an OS.
+//! `large_cache` its large ones · `span` a run of blocks and its record · `holes` its pages returned to the system ·
+//! `remote` blocks freed by other threads · `span_set` spans and transfer caches of one owner · `thread_heap` a thread's
+//! heap, parked and adopted · `pages` the interface to the layer below · `region_pages`, `heap` a complete heap under
+//! one lock, for programs without an OS.
 //!
 //! # States of a block
 //! A block is in exactly one of these states: in use by the program; in a thread cache; in a transfer cache; in its

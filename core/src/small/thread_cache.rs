@@ -490,7 +490,8 @@ impl ThreadCache {
         self.bins.iter().all(CacheBin::is_empty) && self.large.units() == 0
     }
 
-    /// Sets the room of every bin to match its list, and counts the large blocks, for a cache whose owner was stopped between two instructions.
+    /// Sets the room of every bin to match its list, and counts the large blocks, for a cache whose owner was stopped
+    /// between two instructions.
     ///
     /// # Safety
     /// The lists satisfy SLOT1 and have these links, and the caller owns them now.

@@ -17,8 +17,8 @@
 //!   threads that trim or count, and by the fork handlers.
 //! * HEAP4 the thread cache belongs to the owner alone and needs no lock. The exception is the bins of the long classes
 //!   and the large blocks, which other threads may have taken under the heap's own lock (CACHE3); when the owner takes
-//!   that lock, it has these back. `owned` says under that lock whether there is an owner. While there is none, the cache is
-//!   touched under the lock.
+//!   that lock, it has these back. `owned` says under that lock whether there is an owner. While there is none, the
+//!   cache is touched under the lock.
 //! * HEAP5 a secondary heap stays secondary, and its set stays empty. The thread that takes a secondary heap writes the
 //!   heap's primary under the secondary heap's own lock, while the heap has no owner. The owner reads the primary
 //!   without the lock.

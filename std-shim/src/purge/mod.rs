@@ -25,9 +25,9 @@
 //! ```
 //! Blocks freed by a tick itself have been idle long enough, and go the whole way immediately. In a
 //! running thread's cache, a tick takes large blocks, and empties the bins of long classes, that have
-//! not been used since the previous tick, which costs the fast paths nothing (`BiasedLock`); the thread flushes the
-//! other bins itself, in slow paths (`thread/local`). While fewer than USE_BYTES are in use there
-//! are no ticks. A span with a used block stays, but its pages without a used block (holes) are
+//! not been used since the previous tick, which costs the fast paths nothing (`BiasedLock`); the
+//! thread flushes the other bins itself, in slow paths (`thread/local`). While fewer than USE_BYTES
+//! are in use there are no ticks. A span with a used block stays, but its pages without a used block (holes) are
 //! returned.
 //!
 //! Ticks are made by:
