@@ -196,9 +196,9 @@ impl SpanSet {
         if let Some(list) = self.take_transfer(class) {
             // SAFETY: the caller promises queue, cache and pages of this set.
             let capacity = unsafe { self.allowed_capacity(owner, class, max, cache, pages) };
-            let links = self.links();
+            let (most, links) = (Self::max_taken(class, capacity, cache, pages), self.links());
             // SAFETY: the list came from the transfer cache.
-            let list = unsafe { self.class(class).keep_some(list, capacity.max(1), links) };
+            let list = unsafe { self.class(class).keep_some(list, most, links) };
             return Some(first_of(cache, class, capacity, list, links));
         }
         if self.early_flush_is_due(pages.under_pressure(), || pages.free_bytes()) {
@@ -307,12 +307,10 @@ impl SpanSet {
         state.touched = true;
         // At most half a bin is filled, so that the next free finds room.
         let max = (bin_blocks as u32 / 2).max(1);
-        let most = cache
-            .room_for(class, pages.cache_bytes())
-            .min(u32::MAX as usize) as u32;
+        let most = Self::max_taken(class, bin_blocks, cache, pages).min(u32::MAX as usize) as u32;
         let holes = own.hole_bytes();
         // SAFETY: the span is listed, so it belongs to this set, and the shape is its own.
-        let (list, count) = unsafe { own.take_free(shape, max, most.max(1)) };
+        let (list, count) = unsafe { own.take_free(shape, max, most) };
         if own.hole_bytes() < holes {
             pages.note_reused(holes - own.hole_bytes());
         }
@@ -331,12 +329,7 @@ impl SpanSet {
                 head: list,
                 count: count as usize,
             };
-            // After a longer list, the next frees find room, too.
-            let capacity = match list.count > bin_blocks {
-                true => (list.count + bin_blocks / 4).min(most as usize),
-                false => bin_blocks,
-            };
-            Some(first_of(cache, class, capacity, list, shape.links))
+            Some(first_of(cache, class, bin_blocks, list, shape.links))
         };
         if !own.has_blocks(shape) {
             // SAFETY: the span was the first of the list.
@@ -568,7 +561,8 @@ impl SpanSet {
     }
 }
 
-/// Takes the first block of a list, and puts the rest in the bin of its class.
+/// Takes the first block of a list, and puts the rest in the bin of its class. If the rest is longer than `capacity`, the
+/// bin's capacity is longer still, so that the next frees find room.
 fn first_of(
     cache: &mut ThreadCache,
     class: SizeClass,
@@ -578,7 +572,12 @@ fn first_of(
 ) -> Fresh {
     // SAFETY: the list satisfies SLOT1 and belongs to the caller, so its first word is a link.
     let rest = unsafe { links.next(list.head) };
-    cache.put(class, capacity, rest, list.count - 1);
+    let count = list.count - 1;
+    let capacity = match count > capacity {
+        true => count + capacity / 4,
+        false => capacity,
+    };
+    cache.put(class, capacity, rest, count);
     // A list has a first slot; the other value avoids a panic.
     Fresh {
         block: NonNull::new(list.head.cast()).unwrap_or(NonNull::dangling()),

@@ -15,7 +15,8 @@
 //!
 //! The capacity follows the use: it doubles up to the bound of the set's policy, or until all bins together have the
 //! bytes that a thread's cache may have; from then on a bin that is empty or full takes capacity from other bins, in
-//! turn. If a longer list was taken as a whole, the capacity is large enough for that list.
+//! turn. If a longer list was taken as a whole, the capacity is large enough for that list, and the cache shrinks again
+//! with the next such calls.
 
 use super::class::{CLASSES, SPACING, SizeClass};
 use super::large_cache::{EntryWords, LARGE_UNIT, LargeCache, MAX_LARGE_BYTES, sum_units};
@@ -432,8 +433,12 @@ impl ThreadCache {
 
     /// Returns the capacity that a class's bin may have if all bins together may hold `max_bytes`.
     pub(super) fn room_for(&mut self, class: SizeClass, max_bytes: usize) -> usize {
-        let others = self.capacity_bytes - self.of(class).capacity() * class.block_bytes();
-        max_bytes.saturating_sub(others) / class.block_bytes()
+        max_bytes.saturating_sub(self.other_bytes(class)) / class.block_bytes()
+    }
+
+    /// Returns the bytes that all bins except that of a class may hold.
+    pub(super) fn other_bytes(&mut self, class: SizeClass) -> usize {
+        self.capacity_bytes - self.of(class).capacity() * class.block_bytes()
     }
 
     /// Returns whether a bin should shrink for the benefit of another, if all bins together may hold `max_bytes`: if

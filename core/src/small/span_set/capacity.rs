@@ -25,6 +25,21 @@ impl SpanSet {
         self.policy.bin_blocks(class).div_ceil(FIRST_PART)
     }
 
+    /// Returns the maximum number of blocks of a list that are taken for a bin which may hold `capacity`. Lists are taken
+    /// as a whole, because a walk would wait for each block in another processor's cache, unless the other bins may hold
+    /// twice the bytes that the cache may have. So a cache never has more than twice these bytes and one list.
+    pub(super) fn max_taken(
+        class: SizeClass,
+        capacity: usize,
+        cache: &mut ThreadCache,
+        pages: &impl Pages,
+    ) -> usize {
+        match cache.other_bytes(class) <= pages.cache_bytes().saturating_mul(2) {
+            true => usize::MAX,
+            false => capacity.max(1),
+        }
+    }
+
     /// Returns the capacity that a bin may have, at most `wanted`. If the cache has all the bytes that it may have, the
     /// bin grows by what another bin loses. O(1) or O(blocks that the other bin loses).
     ///
