@@ -1,7 +1,8 @@
 //! Free blocks linked through themselves.
 //!
 //! The first word of a free block points to the next block of its list. Where blocks have room for two words, the
-//! second links whole lists (in the transfer cache) and, in the second block of a list, holds the list's length. [`Links`] decides whether a heap masks both.
+//! second links whole lists (in the transfer cache) and, in the second block of a list, holds the list's length.
+//! [`Links`] decides whether a heap masks both.
 //!
 //! # Invariants
 //! * SLOT1 a slot in a list is a free block: only the list's owner reads or writes it, and its first word holds the

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! # Invariants
-//! * SET1 a transfer cache consists of stacks of lists. Each list is linked to the next by the second word of its first
-//!   block, and has its length in the second word of its second block. Blocks without a second word have no transfer
-//!   cache.
+//! * SET1 a transfer cache consists of stacks of lists. Each list has at most as many blocks as the policy allows a bin,
+//!   is linked to the next by the second word of its first block, and has its length in the second word of its second
+//!   block. Blocks without a second word have no transfer cache.
 //! * SET2 a span is listed if and only if it has a free or uncarved block.
 //! * SET3 `empty` is the listed span without a used block. At most one is kept.
 //! * SET4 `spans` and `blocks` count the spans owned and their capacity.
@@ -365,9 +365,11 @@ impl SpanSet {
         if head.is_null() {
             return;
         }
-        let (has_transfers, links) = (self.policy.transfer_caches, self.links());
+        // A longer list would exceed the bound of a step that takes lists from the transfer cache.
+        let may_transfer = self.policy.transfer_caches && count <= self.policy.bin_blocks(class);
+        let links = self.links();
         let state = self.class(class);
-        if has_transfers && state.transfer_has_room(class, count) && !pages.under_pressure() {
+        if may_transfer && state.transfer_has_room(class, count) && !pages.under_pressure() {
             // SAFETY: the list came from the bin, and its blocks have room for two words (SET1).
             unsafe { state.push(TransferList { head, count }, links) };
         } else {

@@ -132,7 +132,8 @@ impl<O: Os> Process<O> {
     /// Divides the bytes that all caches may hold among the threads that have a heap now. Called when a thread gets or
     /// loses its heap. A thread's cache follows with the thread's next refills.
     pub(crate) fn divide_cache_bytes(&self) {
-        let all = BINS_PER_PROCESSOR * self.tuning.config().bin_bytes as usize * self.processors();
+        let each = BINS_PER_PROCESSOR * self.tuning.config().bin_bytes as usize;
+        let all = each.saturating_mul(self.processors());
         let each = (all / self.purger.threads().max(1)).max(CACHE_LEAST_BYTES);
         // Relaxed: if two threads store in the wrong order, the next thread corrects it.
         self.cache_bytes.0.store(each, Ordering::Relaxed);

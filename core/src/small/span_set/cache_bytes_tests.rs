@@ -343,3 +343,24 @@ fn lists_of_the_transfer_cache_are_taken_in_parts_if_the_cache_has_too_much() {
         assert!(world.capacity(number) < whole);
     });
 }
+
+#[test]
+fn a_list_that_is_longer_than_a_bin_may_be_does_not_enter_the_transfer_cache() {
+    run(usize::MAX, |world| {
+        let number = 0;
+        (0..BLOCKS).for_each(|_| world.make(number));
+        for index in 0..800 {
+            let block = world.blocks[number][index];
+            let span = world.pages.span_of(block).unwrap();
+            // SAFETY: a block of the span, no longer used.
+            unsafe { Span::give_remote(span.as_ptr(), Chain::one(block.cast())) };
+        }
+        world.blocks[number].copy_within(800.., 0);
+        world.counts[number] = BLOCKS - 800;
+        while world.capacity(number) <= 256 {
+            world.make(number);
+        }
+        (0..BLOCKS).for_each(|_| world.free(number));
+        assert!(world.set.is_sound());
+    });
+}

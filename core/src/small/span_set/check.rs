@@ -38,7 +38,7 @@ impl SpanSet {
                 chains += 1;
                 // SAFETY: the list is in the transfer cache, so its length was written (SET1).
                 let count = unsafe { self.links().length(list) };
-                if self.list_len(list) != count {
+                if self.list_len(list) != count || count > self.policy.bin_blocks(class) {
                     return false;
                 }
                 blocks += count as u64;

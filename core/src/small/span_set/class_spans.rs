@@ -107,8 +107,8 @@ impl ClassSpans {
         Some(self.took(list))
     }
 
-    /// Cuts a list off after `count` blocks, at least one, and returns them; the rest is added to the transfer cache again. O(`count`)
-    /// if the list is longer, otherwise O(1).
+    /// Cuts a list off after `count` blocks, at least one, and returns them; the rest is added to the transfer cache
+    /// again. O(`count`) if the list is longer, otherwise O(1).
     ///
     /// # Safety
     /// The list came from the transfer cache, with these links, and belongs to the caller.
