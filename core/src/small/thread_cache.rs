@@ -18,15 +18,12 @@
 //! turn. If a longer list was taken as a whole, the capacity is large enough for that list, and the cache shrinks again
 //! with the next such calls.
 
+mod capacity;
+
 use super::class::{CLASSES, SPACING, SizeClass};
 use super::large_cache::{EntryWords, LARGE_UNIT, LargeCache, MAX_LARGE_BYTES, sum_units};
 use super::slot::{Links, Slot};
 use crate::sync::{BiasedLock, ListHead};
-
-/// Number of calls that want a longer bin, in a cache that has all the bytes that it may have, for each time that
-/// another bin shrinks; and the number of bins visited to find that bin.
-const TURNS: u32 = 8;
-const VISITED: usize = 8;
 
 /// A thread's cached free blocks of one size class.
 #[derive(Debug)]
@@ -403,73 +400,6 @@ impl ThreadCache {
     pub(super) unsafe fn long<'c>(cache: *mut Self) -> &'c BiasedLock {
         // SAFETY: the cache is valid, and a lock may be shared.
         unsafe { &(*cache).long }
-    }
-
-    /// Returns the bytes that all bins together may hold.
-    #[cfg(test)]
-    pub(super) const fn capacity_bytes(&self) -> usize {
-        self.capacity_bytes
-    }
-
-    /// Fills the empty bin of a class with `head`, a list of `count` blocks, and sets its capacity, at least `count`.
-    pub(super) fn put(&mut self, class: SizeClass, capacity: usize, head: *mut Slot, count: usize) {
-        self.resize(class, |bin| bin.put(capacity, head, count));
-    }
-
-    /// Sets the capacity of a class's bin to `capacity` blocks, at least as many as the bin holds.
-    pub(super) fn set_capacity(&mut self, class: SizeClass, capacity: usize) {
-        self.resize(class, |bin| bin.set_capacity(capacity));
-    }
-
-    /// Changes the capacity of a bin by `change` (CACHE4).
-    fn resize(&mut self, class: SizeClass, change: impl FnOnce(&mut CacheBin)) {
-        let bin = self.of(class);
-        let before = bin.capacity();
-        change(bin);
-        let after = bin.capacity();
-        self.capacity_bytes += after * class.block_bytes();
-        self.capacity_bytes -= before * class.block_bytes();
-    }
-
-    /// Returns the capacity that a class's bin may have if all bins together may hold `max_bytes`.
-    pub(super) fn room_for(&mut self, class: SizeClass, max_bytes: usize) -> usize {
-        max_bytes.saturating_sub(self.other_bytes(class)) / class.block_bytes()
-    }
-
-    /// Returns the bytes that all bins except that of a class may hold.
-    pub(super) fn other_bytes(&mut self, class: SizeClass) -> usize {
-        self.capacity_bytes - self.of(class).capacity() * class.block_bytes()
-    }
-
-    /// Returns whether a bin should shrink for the benefit of another, if all bins together may hold `max_bytes`: if
-    /// they may hold more now, and otherwise in one call of [`TURNS`].
-    pub(super) const fn must_shrink(&mut self, max_bytes: usize) -> bool {
-        self.turn = (self.turn + 1) % TURNS;
-        self.turn == 0 || self.capacity_bytes > max_bytes
-    }
-
-    /// Takes a quarter of its capacity, at least one block, from the next bin that has any, except that of `kept`.
-    /// Visits at most [`VISITED`] bins. Returns the blocks that no longer fit, as a list. O(blocks in the list).
-    ///
-    /// # Safety
-    /// The lists satisfy SLOT1 and have these links, and the caller owns the cache.
-    pub(super) unsafe fn shrink_next(&mut self, kept: SizeClass, links: Links) -> *mut Slot {
-        for _ in 0..VISITED {
-            self.hand = (self.hand + 1) % CLASSES;
-            let class = SizeClass::from_index(self.hand).unwrap_or(SizeClass::NONE);
-            let bin = self.of(class);
-            let capacity = bin.capacity();
-            if class == kept || capacity == 0 {
-                continue;
-            }
-            let less = capacity - capacity.div_ceil(4);
-            let count = bin.len().saturating_sub(less);
-            // SAFETY: the caller promises the lists and the links.
-            let list = unsafe { bin.take_some(count, links) };
-            self.set_capacity(class, less);
-            return list;
-        }
-        core::ptr::null_mut()
     }
 
     /// Passes all bins to the next owner.
