@@ -8,17 +8,19 @@
 //!
 //! If very many threads run at the same time, a set for each would cost a page for each size class and thread. So some
 //! heaps are *secondary*: they have a thread cache of their own and share the set of a *primary* heap with its owner
-//! and other secondary heaps. A thread that gets a secondary heap gets the primary that the fewest threads use.
+//! and other secondary heaps. A thread that gets a secondary heap gets the primary that the fewest threads use. If
+//! another thread keeps that set locked, perhaps because it lost its processor, a call uses the set of another primary:
+//! every set serves every cache.
 //!
 //! # Invariants
 //! * HEAP1 a heap stays in the pool's list of all heaps once it has entered it.
 //! * HEAP2 a heap is parked or has one owner: the thread that created it or got it from the pool.
-//! * HEAP3 the set of a heap is touched only under the heap's lock: by the owner, by owners of its secondary heaps, by
-//!   threads that trim or count, and by the fork handlers.
+//! * HEAP3 the set of a heap is touched only under the heap's lock: by owners of this heap and of others, by threads
+//!   that trim or count, and by the fork handlers.
 //! * HEAP4 the thread cache belongs to the owner alone and needs no lock. The exception is the bins of the long classes
 //!   and the large blocks, which other threads may have taken under the heap's own lock (CACHE3); when the owner takes
-//!   that lock, it has these back. `owned` says under that lock whether there is an owner. While there is none, the
-//!   cache is touched under the lock.
+//!   that lock, it has these back, and while it has entered `long`, they cannot be taken. `owned` says under that lock
+//!   whether there is an owner. While there is none, the cache is touched under the lock.
 //! * HEAP5 a secondary heap stays secondary, and its set stays empty. The thread that takes a secondary heap writes the
 //!   heap's primary under the secondary heap's own lock, while the heap has no owner. The owner reads the primary
 //!   without the lock.
@@ -35,7 +37,6 @@ use core::cell::UnsafeCell;
 use core::ptr;
 
 use super::large_cache::{ENTRIES, EntryWords};
-use super::pages::Pages;
 use super::remote::RemoteQueue;
 use super::span_set::{Policy, SpanSet};
 use super::thread_cache::ThreadCache;
@@ -205,24 +206,22 @@ impl<W: Wait> ThreadHeap<W> {
             .with(|parts| f(self.remote_queue(), &mut parts.set))
     }
 
-    /// Runs `f` with the set that serves the heap's owner, under that set's lock (HEAP3). The owner has the whole cache
-    /// from then on (HEAP4).
-    ///
-    /// # Safety
-    /// The caller owns the heap; `f` leaves the set where it is.
-    #[inline]
-    pub unsafe fn with_primary<R>(
-        &self,
-        f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> R,
-    ) -> R {
-        self.parts.with(|parts| {
-            // SAFETY: the cache is the heap's own, so it is valid.
-            unsafe { ThreadCache::long(self.cache.get()) }.restore();
-            self.with_set(parts, f)
-        })
+    /// Runs `f` with the heap's own set, if the heap's lock is free or becomes free within a few microseconds.
+    fn try_with<R>(&self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> R) -> Option<R> {
+        (self.parts).try_with(|parts| f(self.remote_queue(), &mut parts.set))
     }
 
-    /// Runs `f` with the heap's cache, and with the set that served it last, if the heap has no owner now. This is for
+    /// Returns the bins of the long classes and the large blocks to the owner, if they were taken (CACHE3).
+    ///
+    /// # Safety
+    /// The caller owns the heap.
+    pub unsafe fn restore_long(&self) {
+        // SAFETY: the cache is the heap's own, so it is valid.
+        let long = unsafe { ThreadCache::long(self.cache.get()) };
+        self.parts.with(|_| long.restore());
+    }
+
+    /// Runs `f` with the heap's cache, and with the set of its last primary, if the heap has no owner now. This is for
     /// threads that trim or count. A cache left over from a fork is used only if `at_once` is set, because each block
     /// that is touched costs a copy of its page.
     ///
@@ -244,8 +243,8 @@ impl<W: Wait> ThreadHeap<W> {
         })
     }
 
-    /// Runs `f` with the long bins and the large blocks of an owner that works elsewhere or sleeps, and with the set that
-    /// serves it. In the cache, `f` may touch nothing else (CACHE3). Bins and blocks that the owner has used since the
+    /// Runs `f` with the long bins and the large blocks of an owner that works elsewhere or sleeps, and with the set of
+    /// its primary. In the cache, `f` may touch nothing else (CACHE3). Bins and blocks that the owner has used since the
     /// last call are left to it, unless `at_once` is set. Returns `None` if there is nothing else, if the owner is using
     /// any of them, or if `barrier` could not make all threads of the process execute a barrier.
     ///
@@ -285,7 +284,7 @@ impl<W: Wait> ThreadHeap<W> {
         })
     }
 
-    /// Runs `f`, which leaves the set where it is, with the set that serves the heap's owner or served its last one.
+    /// Runs `f`, which leaves the set where it is, with the set of the heap's primary.
     /// `parts` proves that the caller holds the heap's lock.
     fn with_set<R>(
         &self,
@@ -299,22 +298,6 @@ impl<W: Wait> ThreadHeap<W> {
         let primary = unsafe { self.primary() };
         // SAFETY: the caller's `f` leaves the set where it is.
         unsafe { primary.with(f) }
-    }
-
-    /// Flushes the owner's cache.
-    ///
-    /// # Safety
-    /// The caller owns the heap; `pages` is the same at every call.
-    pub unsafe fn empty_cache(&self, pages: &mut impl Pages) {
-        let flush = |owner, set: &mut SpanSet| {
-            // SAFETY: the cache belongs to the caller, including the bins of the long classes, since its lock is held
-            // (HEAP4).
-            let cache = unsafe { &mut *self.cache.get() };
-            // SAFETY: this is the set that serves the cache, with its own remote-free queue (HEAP3).
-            unsafe { set.flush(owner, cache, pages) };
-        };
-        // SAFETY: the caller owns the heap.
-        unsafe { self.with_primary(flush) };
     }
 
     /// Takes a heap that no other thread can take. A secondary heap gets `primary`.

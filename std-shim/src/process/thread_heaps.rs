@@ -85,7 +85,7 @@ impl<O: Os> Process<O> {
     pub(crate) unsafe fn park(&'static self, heap: &'static ThreadHeap) {
         if heap.is_secondary() {
             // SAFETY: the caller owns the heap.
-            unsafe { heap.empty_cache(&mut self.pages()) };
+            unsafe { self.pool.empty_cache(heap, &mut self.pages()) };
         }
         // SAFETY: the caller owns the heap, and no longer uses it.
         unsafe { self.pool.park(heap) };

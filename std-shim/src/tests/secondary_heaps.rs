@@ -64,7 +64,12 @@ fn primary(crowd: &Directed, thread: usize) -> *const RemoteQueue {
     // SAFETY: the thread's heap, which is never freed.
     let heap = unsafe { crowd.threads[thread].heap().as_ref() }.unwrap();
     // SAFETY: the thread owns it, and does nothing else now.
-    unsafe { heap.with_primary(|remote_queue, _| remote_queue) }
+    unsafe {
+        crowd
+            .process()
+            .pool
+            .with_set(heap, |remote_queue, _| remote_queue)
+    }
 }
 
 #[test]

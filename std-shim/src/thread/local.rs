@@ -121,7 +121,7 @@ impl Local {
     /// accesses.
     pub(crate) fn has(&self, class: SizeClass, block: *mut u8) -> bool {
         let mut has = false;
-        self.with_own(|_, _, cache| {
+        self.with_cache(|cache| {
             // SAFETY: a cache holds free blocks (SLOT1).
             has = unsafe { cache.has(class, block) };
         });
@@ -207,7 +207,7 @@ impl Local {
         let state = self.state();
         // A hardened heap follows no link before it has checked the block.
         if !process.tuning.is_hardened() {
-            self.with_own(|owner, set, cache| {
+            self.with_own(process, |owner, set, cache| {
                 SpanSet::flush_large(cache, &mut process.pages());
                 // SAFETY: the set's own remote-free queue, and the cache that goes with it.
                 unsafe { set.flush_foreign(owner, cache, &mut process.pages()) };
@@ -227,7 +227,7 @@ impl Local {
 
     /// Flushes the cache and receives blocks that others freed.
     pub(crate) fn flush<O: Os>(&mut self, process: &'static Process<O>) {
-        self.with_own(|owner, set, cache| {
+        self.with_own(process, |owner, set, cache| {
             // SAFETY: the set's own remote-free queue, and the cache that goes with it.
             unsafe { set.flush(owner, cache, &mut process.pages()) };
         });
@@ -237,7 +237,7 @@ impl Local {
     pub(crate) fn flush_large<O: Os>(&mut self, process: &'static Process<O>) {
         // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
         if unsafe { ThreadCache::large_bytes(self.cache) } > 0 {
-            self.with_own(|_, _, cache| {
+            self.with_own(process, |_, _, cache| {
                 SpanSet::flush_large(cache, &mut process.pages());
             });
         }
@@ -261,24 +261,26 @@ impl Local {
             // There are more threads than before, or the process is near a memory limit.
             self.flush_large(process);
         }
-        let mut cached = false;
         // SAFETY: the thread's own cache, or one without room (LOCAL1, LOCAL3).
-        if has_more || unsafe { ThreadCache::has_lost_long(cache_of_frees) } {
-            self.with_own(|_, _, cache| {
-                // The owner has the large blocks again. Other caches are not used (LOCAL3).
-                if ptr::eq(cache, cache_of_frees) {
-                    // SAFETY: the thread's own cache; the caller gives the block up.
-                    cached = unsafe { process.cache(cache, block) } > 0;
-                }
-            });
+        let has_lost = unsafe { ThreadCache::has_lost_long(cache_of_frees) };
+        match self.state() {
+            // Other caches are not used (LOCAL3).
+            ThreadState::Attached(heap)
+                if (has_more || has_lost) && ptr::eq(heap.cache(), cache_of_frees) =>
+            {
+                // SAFETY: the thread's own heap (LOCAL2).
+                unsafe { heap.restore_long() };
+                // SAFETY: the thread's own cache; the caller gives the block up.
+                unsafe { process.cache(cache_of_frees, block) > 0 }
+            }
+            _ => false,
         }
-        cached
     }
 
     /// Flushes the parts of the cache and of the transfer caches behind it whose turn it is, for a
     /// block of `bytes` bytes.
     pub(crate) fn flush_some<O: Os>(&mut self, bytes: usize, process: &'static Process<O>) {
-        self.with_own(|owner, set, cache| {
+        self.with_own(process, |owner, set, cache| {
             if set.flush_is_due() {
                 // SAFETY: the set's own remote-free queue, and the cache that goes with it.
                 unsafe { set.flush_some(owner, cache, bytes, &mut process.pages()) };
@@ -286,22 +288,38 @@ impl Local {
         });
     }
 
-    /// Runs `f` with the remote-free queue, the set and the cache of an Attached thread.
-    fn with_own(&self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache)) {
+    /// Runs `f` with the cache of an Attached thread.
+    fn with_cache(&self, f: impl FnOnce(&ThreadCache)) {
+        if let ThreadState::Attached(heap) = self.state() {
+            // SAFETY: the cache of the thread's own heap (LOCAL2), whose lock is held (HEAP4).
+            let run = |_, _: &mut SpanSet| f(unsafe { &*heap.cache() });
+            // SAFETY: the set is not used.
+            unsafe { heap.with(run) };
+        }
+    }
+
+    /// Runs `f` with a set for an Attached thread, the set's remote-free queue, and the thread's
+    /// cache.
+    fn with_own<O: Os>(
+        &self,
+        process: &'static Process<O>,
+        f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache),
+    ) {
         if let ThreadState::Attached(heap) = self.state() {
             let run = |owner, set: &mut SpanSet| {
-                // SAFETY: the cache of the thread's own heap (LOCAL2), whose lock is held.
+                // SAFETY: the cache of the thread's own heap (LOCAL2), all of which belongs to the
+                // thread here (HEAP4).
                 f(owner, set, unsafe { &mut *heap.cache() });
             };
             // SAFETY: the thread's own heap (LOCAL2).
-            unsafe { heap.with_primary(run) };
+            unsafe { process.pool.with_set(heap, run) };
         }
     }
 
     /// Returns the number of cached blocks of a class.
     pub(crate) fn ready_blocks(&self, class: SizeClass) -> usize {
         let mut blocks = 0;
-        self.with_own(|_, _, cache| blocks = cache.len(class));
+        self.with_cache(|cache| blocks = cache.len(class));
         blocks
     }
 
@@ -383,7 +401,7 @@ impl Local {
                 f(owner, set, cache, &mut pages)
             };
             // SAFETY: the caller owns the heap.
-            unsafe { heap.with_primary(run) }
+            unsafe { process.pool.with_set(heap, run) }
         };
         if let ThreadState::Attached(heap) = self.state() {
             self.begin_flush(process);

@@ -4,15 +4,17 @@
 use core::ptr;
 
 use super::ThreadHeap;
-use crate::sync::{Cell, Locked, Spin, Wait};
+use crate::small::pages::Pages;
+use crate::small::remote::RemoteQueue;
+use crate::small::span_set::SpanSet;
+use crate::small::thread_cache::ThreadCache;
+use crate::sync::{AtomicPtr, Cell, Locked, Ordering, Spin, Wait};
 
-/// The heads of the lists that the pool's lock protects: heaps without a thread, all heaps, and heaps with a set of
-/// their own.
+/// The heads of the lists that the pool's lock protects: heaps without a thread, and all heaps.
 struct Heads<W: Wait> {
     parked: *const ThreadHeap<W>,
     parked_secondaries: *const ThreadHeap<W>,
     all: *const ThreadHeap<W>,
-    primaries: *const ThreadHeap<W>,
     primary_count: usize,
 }
 
@@ -21,7 +23,6 @@ impl<W: Wait> Heads<W> {
         parked: ptr::null(),
         parked_secondaries: ptr::null(),
         all: ptr::null(),
-        primaries: ptr::null(),
         primary_count: 0,
     };
 
@@ -60,23 +61,6 @@ impl<W: Wait> Heads<W> {
         Some(heap)
     }
 
-    /// Returns the primary heap that the fewest threads use. O(primary heaps).
-    fn quietest(&self) -> Option<&'static ThreadHeap<W>> {
-        let mut found: Option<(&ThreadHeap<W>, u32)> = None;
-        let mut at = self.primaries;
-        // SAFETY: heaps are never freed (HEAP1).
-        while let Some(primary) = unsafe { at.as_ref() } {
-            // SAFETY: the pool's lock is held (HEAP6).
-            let threads = unsafe { Cell::read(&raw const primary.threads) };
-            if found.is_none_or(|(_, fewest)| threads < fewest) {
-                found = Some((primary, threads));
-            }
-            // SAFETY: the link was written before the primary heap was in the list.
-            at = unsafe { Cell::read(&raw const primary.primaries) };
-        }
-        found.map(|(primary, _)| primary)
-    }
-
     /// Adds a thread to a primary heap's count, or subtracts one (HEAP6).
     fn count(primary: &ThreadHeap<W>, more: bool) {
         // SAFETY: the pool's lock is held (HEAP6).
@@ -94,33 +78,134 @@ impl<W: Wait> Heads<W> {
 unsafe impl<W: Wait> Send for Heads<W> {}
 
 /// All heaps of a process, parked or owned.
-pub struct HeapPool<W: Wait = Spin>(Locked<Heads<W>, W>);
+pub struct HeapPool<W: Wait = Spin> {
+    heads: Locked<Heads<W>, W>,
+    /// The newest heap with a set of its own, or null; the others follow through links that never change. Written under
+    /// the pool's lock.
+    primaries: AtomicPtr<ThreadHeap<W>>,
+}
 
 impl<W: Wait> HeapPool<W> {
     /// Creates a pool without heaps.
     #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
-        Self(Locked::new(Heads::NONE))
+        Self {
+            heads: Locked::new(Heads::NONE),
+            primaries: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 
     /// Creates a pool without heaps.
     #[cfg(larder_loom)]
     pub fn new() -> Self {
-        Self(Locked::new(Heads::NONE))
+        Self {
+            heads: Locked::new(Heads::NONE),
+            primaries: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Returns the heaps with a set of their own, newest first.
+    fn each_primary(&self) -> impl Iterator<Item = &'static ThreadHeap<W>> {
+        // Acquire: sees the heap and its link as they were when the heap entered the list.
+        let newest = self.primaries.load(Ordering::Acquire).cast_const();
+        // SAFETY: heaps are never freed (HEAP1).
+        core::iter::successors(unsafe { newest.as_ref() }, |heap| {
+            // SAFETY: the link was written before the heap was in the list.
+            let older = unsafe { Cell::read(&raw const heap.primaries) };
+            // SAFETY: heaps are never freed (HEAP1).
+            unsafe { older.as_ref() }
+        })
+    }
+
+    /// Returns the primary heap that the fewest threads use. O(primary heaps).
+    fn quietest(&self, _: &Heads<W>) -> Option<&'static ThreadHeap<W>> {
+        self.each_primary().min_by_key(|primary| {
+            // SAFETY: the pool's lock is held, as the heads show (HEAP6).
+            unsafe { Cell::read(&raw const primary.threads) }
+        })
+    }
+
+    /// Runs `f` with a set for the heap's owner, under that set's lock (HEAP3): the set of the heap's primary, unless
+    /// another thread keeps that one locked. The owner has the whole cache until `f` returns (HEAP4).
+    ///
+    /// Waits only while other threads keep the sets of all primaries locked, or, if the bins of the long classes were
+    /// taken, the heap or its primary. O(primary heaps) attempts.
+    ///
+    /// # Safety
+    /// The caller owns the heap, which belongs to this pool; `f` leaves the set where it is.
+    #[inline]
+    pub unsafe fn with_set<R>(
+        &self,
+        heap: &ThreadHeap<W>,
+        f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> R,
+    ) -> R {
+        // SAFETY: the cache is the heap's own, so it is valid.
+        let long = unsafe { ThreadCache::long(heap.cache()) };
+        let mut f = Some(f);
+        let mut run = |owner, set: &mut SpanSet| f.take().map(|f| f(owner, set));
+        if !heap.secondary {
+            let own = heap.try_with(|owner, set| {
+                long.restore();
+                run(owner, set)
+            });
+            if let Some(Some(result)) = own {
+                return result;
+            }
+        }
+        loop {
+            let result = if long.enter() {
+                // SAFETY: the caller owns the heap (HEAP5).
+                let result = self.with_any_set(unsafe { heap.primary() }, &mut run);
+                long.leave();
+                result
+            } else {
+                heap.parts.with(|parts| {
+                    long.restore();
+                    heap.with_set(parts, &mut run)
+                })
+            };
+            // `run` runs `f` when it is first called, so this is its result.
+            if let Some(result) = result {
+                return result;
+            }
+        }
+    }
+
+    /// Runs `f` with the set of `primary`, or with another one that is not locked.
+    fn with_any_set<R>(
+        &self,
+        primary: &ThreadHeap<W>,
+        f: &mut impl FnMut(*const RemoteQueue, &mut SpanSet) -> R,
+    ) -> R {
+        if let Some(result) = primary.try_with(&mut *f) {
+            return result;
+        }
+        for other in self.each_primary() {
+            if let Some(result) = other.try_with(&mut *f) {
+                return result;
+            }
+        }
+        primary
+            .parts
+            .with(|parts| f(primary.remote_queue(), &mut parts.set))
     }
 
     /// Adds a new heap with a set of its own, which the caller owns.
     ///
     /// # Safety
     /// The caller created the heap, no other thread uses it, and it has entered no pool.
-    pub unsafe fn enter(&self, heap: &'static ThreadHeap<W>) {
-        self.0.with(|heads| {
-            heads.enter(heap);
+    pub unsafe fn enter(&self, entered: &'static ThreadHeap<W>) {
+        self.heads.with(|heads| {
+            heads.enter(entered);
+            // Relaxed: written under the lock.
+            let older = self.primaries.load(Ordering::Relaxed).cast_const();
             // SAFETY: the heap is not in the list yet, so no thread reads its link.
-            unsafe { Cell::write(&raw const heap.primaries, heads.primaries) };
-            heads.primaries = heap;
+            unsafe { Cell::write(&raw const entered.primaries, older) };
+            let heap = ptr::from_ref(entered).cast_mut();
+            // Release: a thread that finds the heap sees the heap and its link.
+            self.primaries.store(heap, Ordering::Release);
             heads.primary_count += 1;
-            Heads::count(heap, true);
+            Heads::count(entered, true);
         });
     }
 
@@ -133,14 +218,29 @@ impl<W: Wait> HeapPool<W> {
         &self,
         heap: &'static ThreadHeap<W>,
     ) -> Option<&'static ThreadHeap<W>> {
-        let primary = self.0.with(|heads| {
-            let primary = heads.quietest()?;
+        let primary = self.heads.with(|heads| {
+            let primary = self.quietest(heads)?;
             heads.enter(heap);
             Heads::count(primary, true);
             Some(primary)
         })?;
         heap.take(primary);
         Some(heap)
+    }
+
+    /// Flushes the cache of a heap's owner.
+    ///
+    /// # Safety
+    /// The caller owns the heap, which belongs to this pool; `pages` is the same at every call.
+    pub unsafe fn empty_cache(&self, heap: &ThreadHeap<W>, pages: &mut impl Pages) {
+        let flush = |owner, set: &mut SpanSet| {
+            // SAFETY: the cache belongs to the caller, including the bins of the long classes (HEAP4).
+            let cache = unsafe { &mut *heap.cache() };
+            // SAFETY: the set's own remote-free queue, and a cache of the holder of its lock.
+            unsafe { set.flush(owner, cache, pages) };
+        };
+        // SAFETY: the caller owns the heap.
+        unsafe { self.with_set(heap, flush) };
     }
 
     /// Parks a heap, with the blocks in its cache.
@@ -151,7 +251,7 @@ impl<W: Wait> HeapPool<W> {
         // SAFETY: the caller owns the heap (HEAP5).
         let primary = unsafe { heap.primary() };
         heap.disown();
-        self.0.with(|heads| {
+        self.heads.with(|heads| {
             Heads::count(primary, false);
             heads.push(heap);
         });
@@ -159,7 +259,7 @@ impl<W: Wait> HeapPool<W> {
 
     /// Adopts a parked heap with a set of its own, if there is one, as its last owner left it.
     pub fn adopt(&self) -> Option<&'static ThreadHeap<W>> {
-        let heap = self.0.with(|heads| {
+        let heap = self.heads.with(|heads| {
             let heap = heads.pop(false)?;
             Heads::count(heap, true);
             Some(heap)
@@ -170,8 +270,8 @@ impl<W: Wait> HeapPool<W> {
 
     /// Adopts a parked secondary heap, if there is one, with the primary that the fewest threads use.
     pub fn adopt_secondary(&self) -> Option<&'static ThreadHeap<W>> {
-        let (heap, primary) = self.0.with(|heads| {
-            let primary = heads.quietest()?;
+        let (heap, primary) = self.heads.with(|heads| {
+            let primary = self.quietest(heads)?;
             let heap = heads.pop(true)?;
             Heads::count(primary, true);
             Some((heap, primary))
@@ -182,27 +282,23 @@ impl<W: Wait> HeapPool<W> {
 
     /// Returns the number of heaps with a set of their own.
     pub fn primaries(&self) -> usize {
-        self.0.with(|heads| heads.primary_count)
+        self.heads.with(|heads| heads.primary_count)
     }
 
     /// Returns the number of heaps with an owner. O(heaps with a set of their own).
     pub fn owned(&self) -> u32 {
-        self.0.with(|heads| {
-            let (mut owned, mut at) = (0, heads.primaries);
-            // SAFETY: heaps are never freed (HEAP1).
-            while let Some(primary) = unsafe { at.as_ref() } {
+        self.heads.with(|_| {
+            let threads = |primary: &ThreadHeap<W>| {
                 // SAFETY: the pool's lock is held (HEAP6).
-                owned += unsafe { Cell::read(&raw const primary.threads) };
-                // SAFETY: the link was written before the primary heap was in the list.
-                at = unsafe { Cell::read(&raw const primary.primaries) };
-            }
-            owned
+                unsafe { Cell::read(&raw const primary.threads) }
+            };
+            self.each_primary().map(threads).sum()
         })
     }
 
     /// Returns the newest heap, or null; the others follow through [`ThreadHeap::older`].
     pub fn all(&self) -> *const ThreadHeap<W> {
-        self.0.with(|heads| heads.all)
+        self.heads.with(|heads| heads.all)
     }
 
     /// Parks, in the child of a fork, every heap whose thread does not run there: all heaps except `mine`. Blocks that
@@ -214,7 +310,7 @@ impl<W: Wait> HeapPool<W> {
     /// forked.
     pub unsafe fn park_orphans(&self, mine: *const ThreadHeap<W>) {
         self.for_each(|heap| {
-            let is_parked = self.0.with(|_| {
+            let is_parked = self.heads.with(|_| {
                 // SAFETY: the pool's lock is held.
                 unsafe { Cell::read(&raw const heap.is_parked) }
             });
@@ -246,7 +342,7 @@ impl<W: Wait> HeapPool<W> {
     /// The caller's thread holds none of these locks, and takes none before it unlocks.
     pub unsafe fn lock_all(&self) {
         // SAFETY: this thread does not hold the pool's lock, and unlocks it with `unlock_all`.
-        unsafe { self.0.lock_across_fork() };
+        unsafe { self.heads.lock_across_fork() };
         for secondaries in [true, false] {
             self.each_locked(|heap| {
                 if heap.secondary == secondaries {
@@ -266,13 +362,13 @@ impl<W: Wait> HeapPool<W> {
         // SAFETY: this thread took the pool's lock and each heap's lock with `lock_all`, itself or before the fork.
         self.each_locked(|heap| unsafe { heap.parts.unlock_across_fork() });
         // SAFETY: this thread locked the pool with `lock_all`, itself or before the fork.
-        unsafe { self.0.unlock_across_fork() };
+        unsafe { self.heads.unlock_across_fork() };
     }
 
     /// Runs `f` for every heap; the caller holds the pool's lock.
     fn each_locked(&self, f: impl Fn(&ThreadHeap<W>)) {
         // SAFETY: the caller's thread holds the lock through `lock_across_fork`.
-        let mut at = unsafe { self.0.peek() }.all;
+        let mut at = unsafe { self.heads.peek() }.all;
         // SAFETY: heaps are never freed (HEAP1).
         while let Some(heap) = unsafe { at.as_ref() } {
             f(heap);

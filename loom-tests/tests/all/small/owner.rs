@@ -48,7 +48,7 @@ impl Owner {
             let heap = self.heap;
             // SAFETY: we own the heap.
             return unsafe {
-                heap.with_primary(|remote_queue, set| self.refill_from(remote_queue, set))
+                (self.world.pool).with_set(heap, |queue, set| self.refill_from(queue, set))
             };
         }
         let block = Block(block);
@@ -83,7 +83,7 @@ impl Owner {
         }
         let heap = self.heap;
         // SAFETY: we own the heap.
-        unsafe { heap.with_primary(|remote_queue, set| self.make_room_in(remote_queue, set)) };
+        unsafe { (self.world.pool).with_set(heap, |queue, set| self.make_room_in(queue, set)) };
         // SAFETY: the caller gives up the block.
         assert!(unsafe { CacheBin::push(self.bin(), block.0) });
     }
@@ -110,7 +110,7 @@ impl Owner {
             unsafe { set.flush(owner, self.cache(), &mut world) };
         };
         // SAFETY: we own the heap.
-        unsafe { heap.with_primary(flush) };
+        unsafe { self.world.pool.with_set(heap, flush) };
     }
 
     /// Receives the blocks that other threads freed.

@@ -72,6 +72,23 @@ fn a_secondary_that_changes_primaries_takes_the_blocks_in_its_bins_along() {
     });
 }
 
+#[test]
+fn calls_that_find_a_set_locked_and_use_another_never_get_one_block_twice() {
+    model_with_secondaries(2, 1, SLOT_BYTES, 2, |world| {
+        let mut first = world.owner(0);
+        let mut second = world.owner(1);
+        let other = thread::spawn(move || {
+            let block = first.alloc();
+            first.free(block);
+            first
+        });
+        let block = second.alloc();
+        second.free(block);
+        other.join().unwrap().flush();
+        second.flush();
+    });
+}
+
 /// The broken twin of HEAP5: a thread parks a secondary heap that it does not own, which reads the link to its primary
 /// heap.
 #[test]
