@@ -36,8 +36,8 @@ use crate::thread::end::ExitHook;
 const CACHE_MS: u64 = 128;
 
 /// Maximum number of cached blocks that one slow path returns during a flush. Each costs one or two
-/// cache misses; all together cost about 100 microseconds.
-const FLUSHED: usize = 1024;
+/// cache misses; all together cost some ten microseconds.
+const FLUSHED: usize = 128;
 
 /// A shared, always empty cache: read by all threads, never written.
 #[repr(transparent)]
