@@ -54,6 +54,14 @@ impl Meta {
         left: 0,
         bytes: 0,
     };
+
+    /// Takes memory from the current piece, if it has that much left.
+    fn take(&mut self, bytes: usize) -> Option<*mut u8> {
+        self.left = self.left.checked_sub(bytes)?;
+        let place = self.at;
+        self.at = place.wrapping_add(bytes);
+        Some(place)
+    }
 }
 
 impl<O: Os> Process<O> {
@@ -156,16 +164,11 @@ impl<O: Os> Process<O> {
     #[inline(never)]
     fn place_heap(&'static self, secondary: bool) -> Option<&'static ThreadHeap> {
         let bytes = size_of::<ThreadHeap>().next_multiple_of(align_of::<ThreadHeap>());
-        let place = self.meta.with(|meta| {
-            if meta.left < bytes {
-                let piece = self.alloc_in_arenas(META_BYTES, SLICE_BYTES)?;
-                (meta.at, meta.left) = (piece.as_ptr(), META_BYTES);
-                meta.bytes += META_BYTES;
-            }
-            let place = meta.at.cast::<ThreadHeap>();
-            (meta.at, meta.left) = (meta.at.wrapping_add(bytes), meta.left - bytes);
-            Some(place)
-        })?;
+        let place = match self.meta.with(|meta| meta.take(bytes)) {
+            Some(place) => place,
+            None => self.take_from_new_piece(bytes)?,
+        }
+        .cast::<ThreadHeap>();
         // SAFETY: inside a piece, aligned, and no other heap's. The source is a static heap that is
         // never used.
         unsafe { place.copy_from_nonoverlapping(&raw const NEW_HEAP, 1) };
@@ -173,6 +176,24 @@ impl<O: Os> Process<O> {
         let heap = unsafe { &mut *place };
         heap.prepare(self.policy(), secondary);
         Some(heap)
+    }
+
+    /// Takes memory for a heap after adding a piece, which may take long, so other threads may do the
+    /// same.
+    fn take_from_new_piece(&'static self, bytes: usize) -> Option<*mut u8> {
+        let piece = self.alloc_in_arenas(META_BYTES, SLICE_BYTES)?.as_ptr();
+        let (place, is_added) = self.meta.with(|meta| {
+            if let Some(place) = meta.take(bytes) {
+                return (Some(place), false);
+            }
+            (meta.at, meta.left) = (piece, META_BYTES);
+            meta.bytes += META_BYTES;
+            (meta.take(bytes), true)
+        });
+        if !is_added {
+            self.free_large(piece, META_BYTES);
+        }
+        place
     }
 
     /// Returns the bytes of the pieces that hold heaps.
