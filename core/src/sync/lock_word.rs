@@ -11,8 +11,8 @@
 //!
 //! # Invariants
 //! * LOCK1 at most one thread at a time is between a `lock` that returned [`Taken::Mine`] and its `unlock`.
-//! * LOCK2 while a thread sleeps and the lock is held, either AWAITED is set, or a woken thread is about to take the
-//!   lock or to set AWAITED. A thread that has slept takes the lock as AWAITED, because it cannot know whether others
+//! * LOCK2 while a thread sleeps and the lock is held, either AWAITED is set, or a woken thread, or one that is about to
+//!   be woken, is about to take the lock or to set AWAITED. A thread that has slept takes the lock as AWAITED, because it cannot know whether others
 //!   still sleep.
 //! * LOCK3 the holder sets KEPT for the duration of a fork, and only together with HELD.
 //! * LOCK4 TRIED means that a `try_lock` has failed since the lock was taken. The next `try_lock` fails immediately,
@@ -168,19 +168,36 @@ impl LockWord {
 /// Locks that are kept across a fork.
 #[cfg(not(larder_loom))]
 impl LockWord {
-    /// Takes the lock and keeps it until [`unlock_kept`](Self::unlock_kept).
-    pub(crate) fn lock_and_keep<W: Wait>(&self) {
+    /// Takes the lock, or waits for it, and keeps it until [`release_kept`](Self::release_kept).
+    pub fn keep<W: Wait>(&self) {
         if self.lock::<W>() == Taken::Mine {
             // Relaxed: only this thread relies on the flag; for other threads it is a hint.
             self.0.fetch_or(KEPT, Ordering::Relaxed);
         }
     }
 
-    /// Releases the lock if it is kept, and does nothing otherwise.
-    pub(crate) fn unlock_kept<W: Wait>(&self) {
-        if self.0.load(Ordering::Relaxed) & KEPT != 0 {
-            self.unlock::<W>();
+    /// Takes the lock, if this is possible without sleeping, and keeps it. Returns whether it did.
+    pub fn try_keep<W: Wait>(&self) -> bool {
+        let taken = self.try_lock::<W>();
+        if taken == Some(Taken::Mine) {
+            // Relaxed: as in `keep`.
+            self.0.fetch_or(KEPT, Ordering::Relaxed);
         }
+        taken.is_some()
+    }
+
+    /// Releases the lock if it is kept, and does nothing otherwise. Returns whether a thread sleeps for the lock. The
+    /// caller must then call [`wake_one`](Self::wake_one); until then other threads can take the lock.
+    #[must_use]
+    pub fn release_kept(&self) -> bool {
+        // Release: the next holder sees this one's writes.
+        self.0.load(Ordering::Relaxed) & KEPT != 0
+            && self.0.swap(FREE, Ordering::Release) & AWAITED != 0
+    }
+
+    /// Wakes one thread that sleeps for the lock.
+    pub fn wake_one<W: Wait>(&self) {
+        W::wake(&self.0);
     }
 }
 

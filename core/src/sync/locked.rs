@@ -1,5 +1,7 @@
 //! [`Locked`]: a value behind a lock. Access is through closures, so that no guard can be kept longer than intended.
 
+#[cfg(not(larder_loom))]
+use super::LockWord;
 use super::{RawLock, Spin, Wait};
 
 /// A value behind a lock; `W` is how a thread waits for it.
@@ -54,34 +56,15 @@ impl<T, W: Wait> Locked<T, W> {
     }
 }
 
-/// Functions for a process that forks while other threads run. The child gets the locks in their state at that moment,
-/// so the forking thread must hold them.
 #[cfg(not(larder_loom))]
 impl<T, W: Wait> Locked<T, W> {
-    /// Takes the lock and keeps it beyond this call.
+    /// Returns the word of the lock, for a process that forks while other threads run: the child gets the lock in its
+    /// state at that moment, so the forking thread keeps it ([`LockWord::keep`]).
     ///
     /// # Safety
-    /// The calling thread does not hold the lock, and releases it with
-    /// [`unlock_across_fork`](Self::unlock_across_fork).
-    pub unsafe fn lock_across_fork(&self) {
-        self.0.lock_and_keep();
-    }
-
-    /// Releases a lock taken with [`lock_across_fork`](Self::lock_across_fork), in the same thread or in its copy in a
-    /// child process. A lock that is not kept, for example because it was created since, does not change.
-    ///
-    /// # Safety
-    /// If the lock is kept across a fork, this thread is the one that keeps it.
-    pub unsafe fn unlock_across_fork(&self) {
-        self.0.unlock_kept();
-    }
-
-    /// Returns the value for a thread that keeps the lock across a fork.
-    ///
-    /// # Safety
-    /// This thread keeps the lock through `lock_across_fork` for as long as the reference lives.
-    pub(crate) unsafe fn peek(&self) -> &T {
-        // SAFETY: the caller promises that this thread keeps the lock while the reference lives.
-        unsafe { self.0.peek() }
+    /// The caller releases the lock only if it has taken it.
+    #[doc(hidden)]
+    pub const unsafe fn word(&self) -> &LockWord {
+        self.0.word()
     }
 }

@@ -59,7 +59,7 @@ pub trait Wait: 'static {
     fn wake(_word: &AtomicU32) {}
 
     /// A function that returns whether the calling thread is the one that keeps locks across a fork
-    /// ([`Locked::lock_across_fork`]), or `None` if locks are never kept. It is called when a lock is found to be kept:
+    /// ([`LockWord::keep`]), or `None` if locks are never kept. It is called when a lock is found to be kept:
     /// the thread that keeps the lock may use the value, for example because another handler of the same fork
     /// allocates.
     const KEEPS_LOCKS: Option<fn() -> bool> = None;

@@ -114,7 +114,7 @@ impl<T, W: Wait> RawLock<T, W> {
             Taken::Kept => None,
         };
         // SAFETY: this thread holds the lock (LOCK1). `Taken::Mine` is released only when `unlock` is dropped. After
-        // `Taken::Kept`, this thread still holds the lock that it took with `lock_and_keep`.
+        // `Taken::Kept`, this thread still holds the lock that it keeps.
         let result = f(unsafe { &mut *self.value.get() });
         drop(unlock);
         result
@@ -128,23 +128,8 @@ impl<T, W: Wait> RawLock<T, W> {
         self.value.get_mut()
     }
 
-    /// Takes the lock and keeps it until [`unlock_kept`](Self::unlock_kept).
-    pub(crate) fn lock_and_keep(&self) {
-        self.word.lock_and_keep::<W>();
-    }
-
-    /// Releases the lock if this thread took it with `lock_and_keep`.
-    pub(crate) fn unlock_kept(&self) {
-        self.word.unlock_kept::<W>();
-    }
-
-    /// Returns the value of a kept lock.
-    ///
-    /// # Safety
-    /// This thread keeps the lock through `lock_and_keep` for as long as the reference lives.
-    pub(crate) unsafe fn peek(&self) -> &T {
-        // SAFETY: this thread holds the lock while the reference lives, so no other thread accesses the value.
-        unsafe { &*self.value.get() }
+    pub(crate) const fn word(&self) -> &LockWord {
+        &self.word
     }
 }
 

@@ -43,7 +43,7 @@ mod tables;
 mod zero;
 
 use larder_core::small::Span;
-use larder_core::sync::AtomicU8;
+use larder_core::sync::{AtomicU8, LockWord};
 use larder_core::{Addr, BestFit, BlockAllocator, Granule, Locked, PageIndex, RegionPool, Shared};
 
 use crate::config::Tuning;
@@ -180,30 +180,16 @@ impl<O: Os> Arena<O> {
         self.lengths.requested(block.addr())
     }
 
-    /// Takes the arena's locks, for a fork.
+    /// Runs `f` for the arena's locks, in the lock order, for a fork.
     ///
     /// # Safety
-    /// The calling thread holds none of them, and calls nothing of this arena before
-    /// [`unlock_across_fork`](Self::unlock_across_fork).
-    pub(crate) unsafe fn lock_across_fork(&self) {
-        // SAFETY: this thread holds none of the locks.
+    /// `f` releases a lock only if this thread has taken it.
+    pub(crate) unsafe fn each_lock<'a>(&'a self, f: &mut dyn FnMut(&'a LockWord)) {
+        // SAFETY: the caller's `f` releases only what this thread has taken.
         unsafe {
-            self.discarding.lock_across_fork();
-            self.growing.lock_across_fork();
-            self.pool.lock().lock_across_fork();
-        }
-    }
-
-    /// Releases the locks of [`lock_across_fork`](Self::lock_across_fork).
-    ///
-    /// # Safety
-    /// The calling thread holds the locks because of `lock_across_fork`.
-    pub(crate) unsafe fn unlock_across_fork(&self) {
-        // SAFETY: the locks are this thread's.
-        unsafe {
-            self.pool.lock().unlock_across_fork();
-            self.growing.unlock_across_fork();
-            self.discarding.unlock_across_fork();
+            f(self.discarding.word());
+            f(self.growing.word());
+            f(self.pool.lock().word());
         }
     }
 

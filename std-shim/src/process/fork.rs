@@ -2,13 +2,18 @@
 //! after the fork all locks are released, in the parent and in the child. The child then frees the
 //! heaps of threads that do not exist in it. Decorators have handlers of their own.
 
-use larder_core::sync::Ordering;
+use larder_core::sync::{LockWord, Ordering};
 
 use super::{PROCESS, Process};
 use crate::os::{Forks, Os};
 use crate::step;
 use crate::thread::wait::{OF_HEAP, Sleep};
 use crate::thread::with_local;
+
+/// Maximum number of times that a fork waits for one lock at a time.
+const FORK_ATTEMPTS: u32 = 8;
+/// Number of locks whose sleepers are woken only when all locks are released.
+const AWAITED: usize = 64;
 
 /// The fork handlers of the process heap.
 pub(crate) struct ProcessForks;
@@ -46,29 +51,31 @@ impl Forks for ProcessForks {
 }
 
 impl<O: Os> Process<O> {
-    /// Takes every lock, for a fork.
+    /// Takes every lock, for a fork. While another thread keeps one for long, because it grows the
+    /// heap or has lost its processor, all others are free, unless this has happened several times.
     ///
     /// # Safety
-    /// The calling thread holds none of them, and calls nothing of this process before
+    /// The calling thread holds none of the locks, and calls nothing of this process before
     /// [`unlock_all`](Self::unlock_all).
     pub(crate) unsafe fn lock_all(&'static self) {
-        // SAFETY: this thread holds none of the locks, and takes them in the order of
-        // docs/ARCHITECTURE.md. While `adding` is held no arena is added, and while `settings` is
-        // held no heap of steps.
-        unsafe {
-            self.work.lock_across_fork();
-            self.pool.lock_all();
-            self.meta.lock_across_fork();
-            self.adding.lock_across_fork();
-            self.arenas().for_each(|arena| arena.lock_across_fork());
-            self.mappings.table.lock_across_fork();
-            self.hardened.lock_across_fork();
-            self.guard_pages.lock_across_fork();
-            self.step_heaps.settings.lock_across_fork();
-            self.step_heaps
-                .iter()
-                .for_each(|heap| heap.lock_across_fork());
+        // SAFETY: the lock is released in `unlock_all`.
+        unsafe { self.work.word() }.keep::<Sleep>();
+        for _ in 0..FORK_ATTEMPTS {
+            let mut busy = None;
+            let mut try_keep = |lock: &'static LockWord| {
+                if busy.is_none() && !lock.try_keep::<Sleep>() {
+                    busy = Some(lock);
+                }
+            };
+            // SAFETY: the locks are released in `release_kept`.
+            unsafe { self.each_lock(&mut try_keep) };
+            let Some(busy) = busy else { return };
+            self.release_kept();
+            busy.lock::<Sleep>();
+            busy.unlock::<Sleep>();
         }
+        // SAFETY: the locks are released in `unlock_all`.
+        unsafe { self.each_lock(&mut LockWord::keep::<Sleep>) };
     }
 
     /// Releases the locks of [`lock_all`](Self::lock_all), in the parent or the child.
@@ -76,21 +83,49 @@ impl<O: Os> Process<O> {
     /// # Safety
     /// The calling thread called `lock_all`.
     pub(crate) unsafe fn unlock_all(&'static self) {
-        // SAFETY: each lock is this thread's because of `lock_all`; the last lock taken is
-        // released first.
+        self.release_kept();
+        // SAFETY: taken by `lock_all`.
+        let work = unsafe { self.work.word() };
+        if work.release_kept() {
+            work.wake_one::<Sleep>();
+        }
+    }
+
+    /// Releases all kept locks except `work`. Only then wakes threads that sleep for them, because a
+    /// woken thread may get this thread's processor.
+    fn release_kept(&'static self) {
+        let mut awaited: [Option<&LockWord>; AWAITED] = [None; AWAITED];
+        let mut places = awaited.iter_mut();
+        let mut release = |lock: &'static LockWord| {
+            if lock.release_kept() {
+                match places.next() {
+                    Some(place) => *place = Some(lock),
+                    None => lock.wake_one::<Sleep>(),
+                }
+            }
+        };
+        // SAFETY: only this thread keeps locks, because it holds `work`.
+        unsafe { self.each_lock(&mut release) };
+        (awaited.iter().flatten()).for_each(|lock| lock.wake_one::<Sleep>());
+    }
+
+    /// Runs `f` for every lock except `work`, in the order of docs/ARCHITECTURE.md. While `adding`
+    /// is held no arena is added, and while `settings` is held no heap of steps.
+    ///
+    /// # Safety
+    /// `f` releases a lock only if this thread has taken it.
+    unsafe fn each_lock(&'static self, f: &mut dyn FnMut(&'static LockWord)) {
+        // SAFETY: the caller's `f` releases only what this thread has taken.
         unsafe {
-            self.step_heaps
-                .iter()
-                .for_each(|heap| heap.unlock_across_fork());
-            self.step_heaps.settings.unlock_across_fork();
-            self.guard_pages.unlock_across_fork();
-            self.hardened.unlock_across_fork();
-            self.mappings.table.unlock_across_fork();
-            self.arenas().for_each(|arena| arena.unlock_across_fork());
-            self.adding.unlock_across_fork();
-            self.meta.unlock_across_fork();
-            self.pool.unlock_all();
-            self.work.unlock_across_fork();
+            self.pool.each_lock(f);
+            f(self.meta.word());
+            f(self.adding.word());
+            self.arenas().for_each(|arena| arena.each_lock(f));
+            f(self.mappings.table.word());
+            f(self.hardened.word());
+            f(self.guard_pages.lock());
+            f(self.step_heaps.settings.word());
+            self.step_heaps.iter().for_each(|heap| f(heap.lock()));
         }
     }
 }

@@ -21,7 +21,7 @@ use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
 use larder_core::Locked;
-use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, LockWord, Ordering};
 
 use super::blocks::{BadWrite, Facts, Known, UseState, mend};
 use super::history::Here;
@@ -257,18 +257,13 @@ impl GuardPages {
             .with(|slots| slots.slots.values().get_mut(number).map(f))
     }
 
+    /// Returns the lock, for a fork.
+    ///
     /// # Safety
-    /// The calling thread holds no lock of the blocks.
-    pub(crate) unsafe fn lock_across_fork(&self) {
-        // SAFETY: this thread does not hold the lock.
-        unsafe { self.slots.lock_across_fork() };
-    }
-
-    /// # Safety
-    /// The calling thread called [`lock_across_fork`](Self::lock_across_fork).
-    pub(crate) unsafe fn unlock_across_fork(&self) {
-        // SAFETY: the lock is this thread's because of `lock_across_fork`.
-        unsafe { self.slots.unlock_across_fork() };
+    /// The caller releases the lock only if it has taken it.
+    pub(crate) const unsafe fn lock(&self) -> &LockWord {
+        // SAFETY: as above.
+        unsafe { self.slots.word() }
     }
 }
 

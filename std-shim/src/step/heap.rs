@@ -19,7 +19,7 @@
 use core::ptr::NonNull;
 
 use larder_core::steps::{InRange, StepConfig, StepStats, Steps};
-use larder_core::sync::{AtomicU8, Ordering};
+use larder_core::sync::{AtomicU8, LockWord, Ordering};
 use larder_core::{
     Addr, AddrRange, Align, BestFit, Block, ChunkState, Granule, Locked, PageIndex, RegionConfig,
     RegionPool, Request,
@@ -367,22 +367,12 @@ impl<O: Os> StepHeap<O> {
         }
     }
 
-    /// Takes the lock, for a fork.
+    /// Returns the lock, for a fork.
     ///
     /// # Safety
-    /// The caller's thread does not hold the lock, and unlocks with
-    /// [`unlock_across_fork`](Self::unlock_across_fork).
-    pub(crate) unsafe fn lock_across_fork(&self) {
-        // SAFETY: this thread does not hold the lock.
-        unsafe { self.inner.lock_across_fork() };
-    }
-
-    /// Releases the lock of [`lock_across_fork`](Self::lock_across_fork).
-    ///
-    /// # Safety
-    /// If the lock is kept across a fork, this thread keeps it.
-    pub(crate) unsafe fn unlock_across_fork(&self) {
-        // SAFETY: the lock is this thread's.
-        unsafe { self.inner.unlock_across_fork() };
+    /// The caller releases the lock only if it has taken it.
+    pub(crate) const unsafe fn lock(&self) -> &LockWord {
+        // SAFETY: as above.
+        unsafe { self.inner.word() }
     }
 }

@@ -3,16 +3,17 @@
 
 use std::alloc::Layout;
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
+use std::{ptr, thread};
 
-use larder_core::small::SizeClass;
+use larder_core::small::{RemoteQueue, SizeClass, SpanSet};
 
 use super::drive::World;
 use super::faulty::{Faulty, Plan};
 use crate::config::Config;
 use crate::thread::end::ExitHook;
 use crate::thread::local::Local;
+use crate::thread::wait::Sleep;
 
 const MIB: usize = 1 << 20;
 
@@ -137,6 +138,65 @@ fn the_next_holder_of_an_arenas_lock_frees_a_bounded_number_of_what_waits_for_it
     assert!(live[0] > live[1], "{live:?}: the first one left some");
     assert_eq!(live[1], 0);
     assert!(!first.has_deferred());
+    world.end();
+}
+
+#[test]
+fn a_call_uses_the_set_of_another_heap_while_the_holder_of_its_own_sleeps() {
+    let world = world();
+    let process = world.verbs().process;
+    process.share_after(2);
+    let [first, second, secondary] = [(); 3].map(|()| process.adopt().unwrap());
+    assert!(secondary.is_secondary());
+    for (locked, free) in [(first, second), (second, first)] {
+        for heap in [locked, secondary] {
+            let (say, hear) = mpsc::channel();
+            let used = move || {
+                // SAFETY: only this thread uses the heap now.
+                let used = unsafe { process.pool.with_set(heap, |queue, _| queue.addr()) };
+                say.send(used).unwrap();
+            };
+            let wait = |_: *const RemoteQueue, _: &mut SpanSet| {
+                let other = thread::spawn(used);
+                let used = hear.recv_timeout(LONG);
+                assert_eq!(used, Ok(ptr::from_ref(free.remote_queue()).addr()));
+                other.join().unwrap();
+            };
+            // SAFETY: the set stays where it is.
+            unsafe { locked.with(wait) };
+        }
+    }
+    for heap in [first, second, secondary] {
+        // SAFETY: adopted above, and no longer used.
+        unsafe { process.park(heap) };
+    }
+    world.end();
+}
+
+#[test]
+fn a_fork_that_waits_for_a_lock_holds_no_lock_that_comes_before_it() {
+    let world = world();
+    let process = world.verbs().process;
+    let block = process.alloc_large(200_000, 16).unwrap();
+    let first = process.arenas().next().unwrap();
+    let (say, hear) = mpsc::channel();
+    let mut fork = None;
+    first.while_locked(|| {
+        let sleeps = Sleep::count();
+        fork = Some(thread::spawn(move || {
+            // SAFETY: the thread holds no lock of the process.
+            unsafe { process.lock_all() };
+            // SAFETY: locked just now.
+            unsafe { process.unlock_all() };
+        }));
+        while Sleep::count() == sleeps {
+            thread::yield_now();
+        }
+        thread::spawn(move || say.send(process.pool.primaries()));
+        assert_eq!(hear.recv_timeout(LONG), Ok(0));
+    });
+    fork.unwrap().join().unwrap();
+    assert!(process.free_large(block.as_ptr(), 200_000));
     world.end();
 }
 

@@ -8,13 +8,14 @@ use crate::small::pages::Pages;
 use crate::small::remote::RemoteQueue;
 use crate::small::span_set::SpanSet;
 use crate::small::thread_cache::ThreadCache;
+#[cfg(not(larder_loom))]
+use crate::sync::LockWord;
 use crate::sync::{AtomicPtr, Cell, Locked, Ordering, Spin, Wait};
 
-/// The heads of the lists that the pool's lock protects: heaps without a thread, and all heaps.
+/// The heads of the lists of heaps without a thread, which the pool's lock protects.
 struct Heads<W: Wait> {
     parked: *const ThreadHeap<W>,
     parked_secondaries: *const ThreadHeap<W>,
-    all: *const ThreadHeap<W>,
     primary_count: usize,
 }
 
@@ -22,16 +23,8 @@ impl<W: Wait> Heads<W> {
     const NONE: Self = Self {
         parked: ptr::null(),
         parked_secondaries: ptr::null(),
-        all: ptr::null(),
         primary_count: 0,
     };
-
-    /// Adds a heap to the list of all heaps (HEAP1).
-    fn enter(&mut self, heap: &ThreadHeap<W>) {
-        // SAFETY: the heap is not in the list yet, so no thread reads its link.
-        unsafe { Cell::write(&raw const heap.all, self.all) };
-        self.all = heap;
-    }
 
     /// Adds a heap that no longer has an owner to the parked ones.
     fn push(&mut self, heap: &ThreadHeap<W>) {
@@ -80,8 +73,9 @@ unsafe impl<W: Wait> Send for Heads<W> {}
 /// All heaps of a process, parked or owned.
 pub struct HeapPool<W: Wait = Spin> {
     heads: Locked<Heads<W>, W>,
-    /// The newest heap with a set of its own, or null; the others follow through links that never change. Written under
-    /// the pool's lock.
+    /// The newest heap and the newest one with a set of its own, or null; the others follow through links that never
+    /// change. Written under the pool's lock.
+    all: AtomicPtr<ThreadHeap<W>>,
     primaries: AtomicPtr<ThreadHeap<W>>,
 }
 
@@ -91,6 +85,7 @@ impl<W: Wait> HeapPool<W> {
     pub const fn new() -> Self {
         Self {
             heads: Locked::new(Heads::NONE),
+            all: AtomicPtr::new(ptr::null_mut()),
             primaries: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -100,6 +95,7 @@ impl<W: Wait> HeapPool<W> {
     pub fn new() -> Self {
         Self {
             heads: Locked::new(Heads::NONE),
+            all: AtomicPtr::new(ptr::null_mut()),
             primaries: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -190,20 +186,28 @@ impl<W: Wait> HeapPool<W> {
             .with(|parts| f(primary.remote_queue(), &mut parts.set))
     }
 
+    /// Adds a new heap to a list. The caller holds the pool's lock.
+    fn add(
+        list: &AtomicPtr<ThreadHeap<W>>,
+        link: &Cell<*const ThreadHeap<W>>,
+        heap: &'static ThreadHeap<W>,
+    ) {
+        // Relaxed: written under the lock.
+        let older = list.load(Ordering::Relaxed).cast_const();
+        // SAFETY: the heap is not in the list yet, so no thread reads its link.
+        unsafe { Cell::write(link, older) };
+        // Release: a thread that finds the heap sees the heap and its link.
+        list.store(ptr::from_ref(heap).cast_mut(), Ordering::Release);
+    }
+
     /// Adds a new heap with a set of its own, which the caller owns.
     ///
     /// # Safety
     /// The caller created the heap, no other thread uses it, and it has entered no pool.
     pub unsafe fn enter(&self, entered: &'static ThreadHeap<W>) {
         self.heads.with(|heads| {
-            heads.enter(entered);
-            // Relaxed: written under the lock.
-            let older = self.primaries.load(Ordering::Relaxed).cast_const();
-            // SAFETY: the heap is not in the list yet, so no thread reads its link.
-            unsafe { Cell::write(&raw const entered.primaries, older) };
-            let heap = ptr::from_ref(entered).cast_mut();
-            // Release: a thread that finds the heap sees the heap and its link.
-            self.primaries.store(heap, Ordering::Release);
+            Self::add(&self.all, &entered.all, entered);
+            Self::add(&self.primaries, &entered.primaries, entered);
             heads.primary_count += 1;
             Heads::count(entered, true);
         });
@@ -220,7 +224,7 @@ impl<W: Wait> HeapPool<W> {
     ) -> Option<&'static ThreadHeap<W>> {
         let primary = self.heads.with(|heads| {
             let primary = self.quietest(heads)?;
-            heads.enter(heap);
+            Self::add(&self.all, &heap.all, heap);
             Heads::count(primary, true);
             Some(primary)
         })?;
@@ -298,7 +302,8 @@ impl<W: Wait> HeapPool<W> {
 
     /// Returns the newest heap, or null; the others follow through [`ThreadHeap::older`].
     pub fn all(&self) -> *const ThreadHeap<W> {
-        self.heads.with(|heads| heads.all)
+        // Acquire: sees the heap and its link as they were when the heap entered the list.
+        self.all.load(Ordering::Acquire)
     }
 
     /// Parks, in the child of a fork, every heap whose thread does not run there: all heaps except `mine`. Blocks that
@@ -323,7 +328,7 @@ impl<W: Wait> HeapPool<W> {
         });
     }
 
-    /// Runs `f` for every heap, newest first, while the pool's lock is not held.
+    /// Runs `f` for every heap, newest first.
     pub fn for_each(&self, mut f: impl FnMut(&'static ThreadHeap<W>)) {
         let mut at = self.all();
         // SAFETY: heaps are never freed (HEAP1).
@@ -336,43 +341,21 @@ impl<W: Wait> HeapPool<W> {
 
 #[cfg(not(larder_loom))]
 impl<W: Wait> HeapPool<W> {
-    /// Locks the pool and every heap, for a fork, until [`unlock_all`](Self::unlock_all).
+    /// Runs `f` for the locks of the pool and of all heaps, in the lock order, for a fork. While the first of them is
+    /// held, no heap is added.
     ///
     /// # Safety
-    /// The caller's thread holds none of these locks, and takes none before it unlocks.
-    pub unsafe fn lock_all(&self) {
-        // SAFETY: this thread does not hold the pool's lock, and unlocks it with `unlock_all`.
-        unsafe { self.heads.lock_across_fork() };
+    /// `f` releases a lock only if this thread has taken it.
+    pub unsafe fn each_lock<'a>(&'a self, f: &mut dyn FnMut(&'a LockWord)) {
+        // SAFETY: the caller's `f` releases only what this thread has taken.
+        f(unsafe { self.heads.word() });
         for secondaries in [true, false] {
-            self.each_locked(|heap| {
+            self.for_each(|heap| {
                 if heap.secondary == secondaries {
-                    // SAFETY: this thread holds no heap's lock, and unlocks with `unlock_all`. Secondary heaps are
-                    // locked before primary ones, as everywhere.
-                    unsafe { heap.parts.lock_across_fork() };
+                    // SAFETY: as above.
+                    f(unsafe { heap.parts.word() });
                 }
             });
-        }
-    }
-
-    /// Releases the locks of [`lock_all`](Self::lock_all), in the parent or the child.
-    ///
-    /// # Safety
-    /// The caller's thread called `lock_all`, in this process or before the fork.
-    pub unsafe fn unlock_all(&self) {
-        // SAFETY: this thread took the pool's lock and each heap's lock with `lock_all`, itself or before the fork.
-        self.each_locked(|heap| unsafe { heap.parts.unlock_across_fork() });
-        // SAFETY: this thread locked the pool with `lock_all`, itself or before the fork.
-        unsafe { self.heads.unlock_across_fork() };
-    }
-
-    /// Runs `f` for every heap; the caller holds the pool's lock.
-    fn each_locked(&self, f: impl Fn(&ThreadHeap<W>)) {
-        // SAFETY: the caller's thread holds the lock through `lock_across_fork`.
-        let mut at = unsafe { self.heads.peek() }.all;
-        // SAFETY: heaps are never freed (HEAP1).
-        while let Some(heap) = unsafe { at.as_ref() } {
-            f(heap);
-            at = heap.older();
         }
     }
 }

@@ -100,8 +100,8 @@ pub(super) fn watch_forks() {
 #[cfg(unix)]
 extern "C" fn lock_all() {
     for shard in &SHARDS {
-        // SAFETY: the thread is in `fork` and holds none of the locks.
-        unsafe { shard.lock_across_fork() };
+        // SAFETY: the lock is released in `unlock_all`.
+        unsafe { shard.word() }.keep::<Sleep<OF_SCOPES>>();
     }
     Sleep::<OF_SCOPES>::keep_locks(true);
 }
@@ -110,7 +110,10 @@ extern "C" fn lock_all() {
 extern "C" fn unlock_all() {
     Sleep::<OF_SCOPES>::keep_locks(false);
     for shard in &SHARDS {
-        // SAFETY: locked by lock_all.
-        unsafe { shard.unlock_across_fork() };
+        // SAFETY: taken by `lock_all`.
+        let lock = unsafe { shard.word() };
+        if lock.release_kept() {
+            lock.wake_one::<Sleep<OF_SCOPES>>();
+        }
     }
 }
