@@ -86,9 +86,16 @@ impl LockWord {
         // Release: the next holder sees this one's writes.
         if !W::SLEEPS {
             self.0.store(FREE, Ordering::Release);
-        } else if self.0.swap(FREE, Ordering::Release) & AWAITED != 0 {
+        } else if self.release() {
             W::wake(&self.0);
         }
+    }
+
+    /// Releases the lock. Returns whether a thread sleeps for it, which must then be woken.
+    #[inline]
+    fn release(&self) -> bool {
+        // Release: the next holder sees this one's writes.
+        self.0.swap(FREE, Ordering::Release) & AWAITED != 0
     }
 
     /// Takes the lock if it is free. Returns whether it did.
@@ -190,9 +197,7 @@ impl LockWord {
     /// caller must then call [`wake_one`](Self::wake_one); until then other threads can take the lock.
     #[must_use]
     pub fn release_kept(&self) -> bool {
-        // Release: the next holder sees this one's writes.
-        self.0.load(Ordering::Relaxed) & KEPT != 0
-            && self.0.swap(FREE, Ordering::Release) & AWAITED != 0
+        self.0.load(Ordering::Relaxed) & KEPT != 0 && self.release()
     }
 
     /// Wakes one thread that sleeps for the lock.

@@ -40,15 +40,14 @@ fn large_blocks_come_and_go_while_the_holder_of_an_arenas_lock_sleeps() {
     }
     let first = process.arenas().next().unwrap();
     let live = first.numbers().0;
-    let exposed = |(block, size): &(std::ptr::NonNull<u8>, usize)| {
-        (block.as_ptr().expose_provenance(), *size)
-    };
+    let exposed =
+        |(block, size): &(ptr::NonNull<u8>, usize)| (block.as_ptr().expose_provenance(), *size);
     let blocks: Vec<(usize, usize)> = before.iter().map(exposed).collect();
     let (say, hear) = mpsc::channel();
     first.while_locked(|| {
         let other = thread::spawn(move || {
             for (addr, size) in blocks {
-                let block = std::ptr::with_exposed_provenance_mut(addr);
+                let block = ptr::with_exposed_provenance_mut(addr);
                 assert!(process.free_large(block, size), "left to the next holder");
             }
             let mut blocks = Vec::new();
@@ -63,7 +62,7 @@ fn large_blocks_come_and_go_while_the_holder_of_an_arenas_lock_sleeps() {
         other.join().unwrap();
         assert!(first.has_deferred());
         for (addr, size) in blocks {
-            let block: *mut u8 = std::ptr::with_exposed_provenance_mut(addr);
+            let block: *mut u8 = ptr::with_exposed_provenance_mut(addr);
             assert!(!first.contains(block), "another arena serves meanwhile");
             assert!(process.free_large(block, size));
         }
@@ -89,7 +88,7 @@ fn a_block_that_is_long_enough_is_resized_where_it_is_while_the_holder_of_an_are
     let (say, hear) = mpsc::channel();
     first.while_locked(|| {
         let other = thread::spawn(move || {
-            let block: *mut u8 = std::ptr::with_exposed_provenance_mut(addr);
+            let block: *mut u8 = ptr::with_exposed_provenance_mut(addr);
             assert_eq!(first.bytes_at(block), Some(granted));
             let sizes = [200_100, granted as usize, 199_000];
             assert!(
@@ -129,7 +128,7 @@ fn the_next_holder_of_an_arenas_lock_frees_a_bounded_number_of_what_waits_for_it
     first.while_locked(|| {
         let free_all = move || {
             for addr in blocks {
-                assert!(process.free_large(std::ptr::with_exposed_provenance_mut(addr), SIZE));
+                assert!(process.free_large(ptr::with_exposed_provenance_mut(addr), SIZE));
             }
         };
         thread::spawn(free_all).join().unwrap();
