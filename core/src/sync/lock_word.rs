@@ -12,8 +12,8 @@
 //! # Invariants
 //! * LOCK1 at most one thread at a time is between a `lock` that returned [`Taken::Mine`] and its `unlock`.
 //! * LOCK2 while a thread sleeps and the lock is held, either AWAITED is set, or a woken thread, or one that is about to
-//!   be woken, is about to take the lock or to set AWAITED. A thread that has slept takes the lock as AWAITED, because it cannot know whether others
-//!   still sleep.
+//!   be woken, is about to take the lock or to set AWAITED. A thread that has slept takes the lock as AWAITED, because
+//!   it cannot know whether others still sleep.
 //! * LOCK3 the holder sets KEPT for the duration of a fork, and only together with HELD.
 //! * LOCK4 TRIED means that a `try_lock` has failed since the lock was taken. The next `try_lock` fails immediately,
 //!   because the holder seems not to be running.
