@@ -284,8 +284,8 @@ impl<W: Wait> ThreadHeap<W> {
         })
     }
 
-    /// Runs `f`, which leaves the set where it is, with the set of the heap's primary.
-    /// `parts` proves that the caller holds the heap's lock.
+    /// Runs `f`, which leaves the set where it is, with the set of the heap's primary. `parts` proves that the caller
+    /// holds the heap's lock.
     fn with_set<R>(
         &self,
         parts: &mut Parts,

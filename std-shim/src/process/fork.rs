@@ -13,7 +13,7 @@ use crate::thread::with_local;
 /// Maximum number of times that a fork waits for one lock at a time.
 const FORK_ATTEMPTS: u32 = 8;
 /// Number of locks whose sleepers are woken only when all locks are released.
-const AWAITED: usize = 64;
+const DEFERRED_WAKES: usize = 64;
 
 /// The fork handlers of the process heap.
 pub(crate) struct ProcessForks;
@@ -94,7 +94,7 @@ impl<O: Os> Process<O> {
     /// Releases all kept locks except `work`. Only then wakes threads that sleep for them, because a
     /// woken thread may get this thread's processor.
     fn release_kept(&'static self) {
-        let mut awaited: [Option<&LockWord>; AWAITED] = [None; AWAITED];
+        let mut awaited: [Option<&LockWord>; DEFERRED_WAKES] = [None; DEFERRED_WAKES];
         let mut places = awaited.iter_mut();
         let mut release = |lock: &'static LockWord| {
             if lock.release_kept() {

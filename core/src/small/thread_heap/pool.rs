@@ -167,7 +167,7 @@ impl<W: Wait> HeapPool<W> {
         }
     }
 
-    /// Runs `f` with the set of `primary`, or with another one that is not locked.
+    /// Runs `f`, which leaves the set where it is, with the set of `primary`, or with another one that is not locked.
     fn with_any_set<R>(
         &self,
         primary: &ThreadHeap<W>,
@@ -181,9 +181,8 @@ impl<W: Wait> HeapPool<W> {
                 return result;
             }
         }
-        primary
-            .parts
-            .with(|parts| f(primary.remote_queue(), &mut parts.set))
+        // SAFETY: the caller's `f` leaves the set where it is.
+        unsafe { primary.with(f) }
     }
 
     /// Adds a new heap to a list. The caller holds the pool's lock.
