@@ -92,8 +92,15 @@ impl<O: Os> Process<O> {
     /// The calling thread owns the heap, and no longer uses it.
     pub(crate) unsafe fn park(&'static self, heap: &'static ThreadHeap) {
         if heap.is_secondary() {
+            let flush = |owner, set: &mut SpanSet| {
+                // SAFETY: the cache belongs to the caller, including the bins of the long classes
+                // (HEAP4).
+                let cache = unsafe { &mut *heap.cache() };
+                // SAFETY: the set's own remote-free queue, and a cache of the holder of its lock.
+                unsafe { set.flush(owner, cache, &mut self.pages()) };
+            };
             // SAFETY: the caller owns the heap.
-            unsafe { self.pool.empty_cache(heap, &mut self.pages()) };
+            unsafe { self.pool.with_set(heap, flush) };
         }
         // SAFETY: the caller owns the heap, and no longer uses it.
         unsafe { self.pool.park(heap) };

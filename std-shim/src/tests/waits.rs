@@ -191,7 +191,7 @@ fn a_fork_that_waits_for_a_lock_holds_no_lock_that_comes_before_it() {
         while Sleep::count() == sleeps {
             thread::yield_now();
         }
-        thread::spawn(move || say.send(process.pool.primaries()));
+        thread::spawn(move || say.send(process.pool.owned()));
         assert_eq!(hear.recv_timeout(LONG), Ok(0));
     });
     fork.unwrap().join().unwrap();

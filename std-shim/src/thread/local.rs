@@ -303,7 +303,7 @@ impl Local {
     fn with_own<O: Os>(
         &self,
         process: &'static Process<O>,
-        f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache),
+        mut f: impl FnMut(*const RemoteQueue, &mut SpanSet, &mut ThreadCache),
     ) {
         if let ThreadState::Attached(heap) = self.state() {
             let run = |owner, set: &mut SpanSet| {
@@ -384,10 +384,10 @@ impl Local {
     fn with_parts<O: Os, R>(
         &mut self,
         process: &'static Process<O>,
-        f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache, &mut PagesOf<O>) -> R,
+        mut f: impl FnMut(*const RemoteQueue, &mut SpanSet, &mut ThreadCache, &mut PagesOf<O>) -> R,
     ) -> Option<R> {
         let mut pages = process.pages();
-        let run = |heap: &'static ThreadHeap, unflushed: &mut u8| {
+        let mut run = |heap: &'static ThreadHeap, unflushed: &mut u8| {
             let run = |owner, set: &mut SpanSet| {
                 // SAFETY: the caller owns the heap, whose lock is held, and uses its cache only
                 // here.

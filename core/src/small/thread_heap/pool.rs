@@ -4,7 +4,6 @@
 use core::ptr;
 
 use super::ThreadHeap;
-use crate::small::pages::Pages;
 use crate::small::remote::RemoteQueue;
 use crate::small::span_set::SpanSet;
 use crate::small::thread_cache::ThreadCache;
@@ -16,14 +15,12 @@ use crate::sync::{AtomicPtr, Cell, Locked, Ordering, Spin, Wait};
 struct Heads<W: Wait> {
     parked: *const ThreadHeap<W>,
     parked_secondaries: *const ThreadHeap<W>,
-    primary_count: usize,
 }
 
 impl<W: Wait> Heads<W> {
     const NONE: Self = Self {
         parked: ptr::null(),
         parked_secondaries: ptr::null(),
-        primary_count: 0,
     };
 
     /// Adds a heap that no longer has an owner to the parked ones.
@@ -121,7 +118,7 @@ impl<W: Wait> HeapPool<W> {
         })
     }
 
-    /// Runs `f` with a set for the heap's owner, under that set's lock (HEAP3): the set of the heap's primary, unless
+    /// Runs `f` once with a set for the heap's owner, under that set's lock (HEAP3): the set of the heap's primary, unless
     /// another thread keeps that one locked. The owner has the whole cache until `f` returns (HEAP4).
     ///
     /// Waits only while other threads keep the sets of all primaries locked, or, if the bins of the long classes were
@@ -133,51 +130,42 @@ impl<W: Wait> HeapPool<W> {
     pub unsafe fn with_set<R>(
         &self,
         heap: &ThreadHeap<W>,
-        f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> R,
+        mut f: impl FnMut(*const RemoteQueue, &mut SpanSet) -> R,
     ) -> R {
         // SAFETY: the cache is the heap's own, so it is valid.
         let long = unsafe { ThreadCache::long(heap.cache()) };
-        let mut f = Some(f);
-        let mut run = |owner, set: &mut SpanSet| f.take().map(|f| f(owner, set));
         if !heap.secondary {
             let own = heap.try_with(|owner, set| {
                 long.restore();
-                run(owner, set)
+                f(owner, set)
             });
-            if let Some(Some(result)) = own {
+            if let Some(result) = own {
                 return result;
             }
         }
-        loop {
-            let result = if long.enter() {
-                // SAFETY: the caller owns the heap (HEAP5).
-                let result = self.with_any_set(unsafe { heap.primary() }, &mut run);
-                long.leave();
-                result
-            } else {
-                heap.parts.with(|parts| {
-                    long.restore();
-                    heap.with_set(parts, &mut run)
-                })
-            };
-            // `run` runs `f` when it is first called, so this is its result.
-            if let Some(result) = result {
-                return result;
-            }
+        if !long.enter() {
+            return heap.parts.with(|parts| {
+                long.restore();
+                heap.with_set(parts, f)
+            });
         }
+        // SAFETY: the caller owns the heap (HEAP5).
+        let result = self.with_any_set(unsafe { heap.primary() }, f);
+        long.leave();
+        result
     }
 
-    /// Runs `f`, which leaves the set where it is, with the set of `primary`, or with another one that is not locked.
+    /// Runs `f`, which leaves the set where it is, once with the set of `primary`, or with another one that is not locked.
     fn with_any_set<R>(
         &self,
         primary: &ThreadHeap<W>,
-        f: &mut impl FnMut(*const RemoteQueue, &mut SpanSet) -> R,
+        mut f: impl FnMut(*const RemoteQueue, &mut SpanSet) -> R,
     ) -> R {
-        if let Some(result) = primary.try_with(&mut *f) {
+        if let Some(result) = primary.try_with(&mut f) {
             return result;
         }
         for other in self.each_primary() {
-            if let Some(result) = other.try_with(&mut *f) {
+            if let Some(result) = other.try_with(&mut f) {
                 return result;
             }
         }
@@ -204,10 +192,9 @@ impl<W: Wait> HeapPool<W> {
     /// # Safety
     /// The caller created the heap, no other thread uses it, and it has entered no pool.
     pub unsafe fn enter(&self, entered: &'static ThreadHeap<W>) {
-        self.heads.with(|heads| {
+        self.heads.with(|_| {
             Self::add(&self.all, &entered.all, entered);
             Self::add(&self.primaries, &entered.primaries, entered);
-            heads.primary_count += 1;
             Heads::count(entered, true);
         });
     }
@@ -229,21 +216,6 @@ impl<W: Wait> HeapPool<W> {
         })?;
         heap.take(primary);
         Some(heap)
-    }
-
-    /// Flushes the cache of a heap's owner.
-    ///
-    /// # Safety
-    /// The caller owns the heap, which belongs to this pool; `pages` is the same at every call.
-    pub unsafe fn empty_cache(&self, heap: &ThreadHeap<W>, pages: &mut impl Pages) {
-        let flush = |owner, set: &mut SpanSet| {
-            // SAFETY: the cache belongs to the caller, including the bins of the long classes (HEAP4).
-            let cache = unsafe { &mut *heap.cache() };
-            // SAFETY: the set's own remote-free queue, and a cache of the holder of its lock.
-            unsafe { set.flush(owner, cache, pages) };
-        };
-        // SAFETY: the caller owns the heap.
-        unsafe { self.with_set(heap, flush) };
     }
 
     /// Parks a heap, with the blocks in its cache.
@@ -283,9 +255,9 @@ impl<W: Wait> HeapPool<W> {
         Some(heap)
     }
 
-    /// Returns the number of heaps with a set of their own.
+    /// Returns the number of heaps with a set of their own. O(that number).
     pub fn primaries(&self) -> usize {
-        self.heads.with(|heads| heads.primary_count)
+        self.each_primary().count()
     }
 
     /// Returns the number of heaps with an owner. O(heaps with a set of their own).
