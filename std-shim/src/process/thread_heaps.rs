@@ -187,7 +187,7 @@ impl<O: Os> Process<O> {
 
     /// Takes memory for a heap after adding a piece, which may take long, so other threads may do the
     /// same.
-    fn take_from_new_piece(&'static self, bytes: usize) -> Option<*mut u8> {
+    pub(crate) fn take_from_new_piece(&'static self, bytes: usize) -> Option<*mut u8> {
         let piece = self.alloc_in_arenas(META_BYTES, SLICE_BYTES)?.as_ptr();
         let (place, is_added) = self.meta.with(|meta| {
             if let Some(place) = meta.take(bytes) {

@@ -200,6 +200,18 @@ fn a_fork_that_waits_for_a_lock_holds_no_lock_that_comes_before_it() {
 }
 
 #[test]
+fn memory_for_heaps_that_another_thread_has_added_meanwhile_is_used_and_a_second_piece_freed() {
+    let world = world();
+    let process = world.verbs().process;
+    let first = process.take_from_new_piece(4096).unwrap();
+    let (live, bytes) = (process.live_bytes(), process.meta_bytes());
+    let second = process.take_from_new_piece(4096).unwrap();
+    assert_eq!(second, first.wrapping_add(4096));
+    assert_eq!((process.live_bytes(), process.meta_bytes()), (live, bytes));
+    world.end();
+}
+
+#[test]
 fn a_system_that_allocates_to_tell_of_a_threads_end_gets_blocks_of_borrowed_heaps() {
     let world = world();
     let (verbs, process) = (world.verbs(), world.verbs().process);
