@@ -146,11 +146,11 @@ impl<W: Wait> HeapPool<W> {
         if !long.enter() {
             return heap.parts.with(|parts| {
                 long.restore();
-                heap.with_set(parts, f)
+                heap.with_set(parts, &mut f)
             });
         }
         // SAFETY: the caller owns the heap (HEAP5).
-        let result = self.with_any_set(unsafe { heap.primary() }, f);
+        let result = self.with_any_set(unsafe { heap.primary() }, &mut f);
         long.leave();
         result
     }
@@ -159,13 +159,13 @@ impl<W: Wait> HeapPool<W> {
     fn with_any_set<R>(
         &self,
         primary: &ThreadHeap<W>,
-        mut f: impl FnMut(*const RemoteQueue, &mut SpanSet) -> R,
+        f: &mut impl FnMut(*const RemoteQueue, &mut SpanSet) -> R,
     ) -> R {
-        if let Some(result) = primary.try_with(&mut f) {
+        if let Some(result) = primary.try_with(&mut *f) {
             return result;
         }
         for other in self.each_primary() {
-            if let Some(result) = other.try_with(&mut f) {
+            if let Some(result) = other.try_with(&mut *f) {
                 return result;
             }
         }
