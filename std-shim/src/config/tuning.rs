@@ -170,12 +170,8 @@ impl Tuning {
     /// thread purges soon.
     pub(crate) fn makes_up(&self) -> bool {
         let config = self.config();
-        self.has_short_delay() || !config.background && config.purge_ms < u64::MAX
-    }
-
-    /// Returns whether the heap puts memory first.
-    pub(crate) fn has_short_delay(&self) -> bool {
-        self.config().purge_ms <= SHORT_MS
+        let puts_memory_first = config.purge_ms <= SHORT_MS;
+        puts_memory_first || !config.background && config.purge_ms < u64::MAX
     }
 
     /// Returns whether blocks that are not freed are reported at the end. Only a checking heap

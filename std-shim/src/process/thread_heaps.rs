@@ -12,10 +12,8 @@ use crate::thread::wait::Sleep;
 
 /// Length in bytes of a piece of memory for heaps.
 const META_BYTES: usize = 64 << 10;
-/// Maximum number of heaps with sets of their own per processor, and the same for a heap that puts
-/// memory first. More concurrent threads share sets.
-const PRIMARIES_PER_PROCESSOR: usize = 4;
-const PRIMARIES_FOR_MEMORY: usize = 2;
+/// Maximum number of heaps with sets of their own per processor. More concurrent threads share sets.
+const PRIMARIES_PER_PROCESSOR: usize = 2;
 /// The capacity of all threads' caches together, in full bins per processor, and the least capacity of each cache.
 const BINS_PER_PROCESSOR: usize = 384;
 const CACHE_LEAST_BYTES: usize = 128 << 10;
@@ -124,11 +122,7 @@ impl<O: Os> Process<O> {
         if let max @ 1.. = self.max_primaries.load(Ordering::Relaxed) {
             return max;
         }
-        let each = match self.tuning.has_short_delay() {
-            true => PRIMARIES_FOR_MEMORY,
-            false => PRIMARIES_PER_PROCESSOR,
-        };
-        each * self.processors()
+        PRIMARIES_PER_PROCESSOR * self.processors()
     }
 
     /// Returns the number of processors that the process may use, at least one, as of the first call.
