@@ -66,8 +66,7 @@ pub struct Stats {
     /// Addresses reserved for the heap.
     pub reserved_bytes: u64,
     /// Thread heaps, owned or waiting for a thread: as many as the largest number of threads that
-    /// ever ran at the same time. Beyond two per processor, heaps share their
-    /// spans.
+    /// ever ran at the same time. Beyond two per processor, heaps share spans.
     pub heaps: u64,
     /// Counts of how the blocks of [`step`](crate::step)s were served, summed over all threads.
     pub steps: StepStats,

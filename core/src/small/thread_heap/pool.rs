@@ -118,8 +118,8 @@ impl<W: Wait> HeapPool<W> {
         })
     }
 
-    /// Runs `f` once with a set for the heap's owner, under that set's lock (HEAP3): the set of the heap's primary, unless
-    /// another thread keeps that one locked. The owner has the whole cache until `f` returns (HEAP4).
+    /// Runs `f` once with a set for the heap's owner, under that set's lock (HEAP3): the set of the heap's primary,
+    /// unless another thread keeps that one locked. The owner has the whole cache until `f` returns (HEAP4).
     ///
     /// Waits only while other threads keep the sets of all primaries locked, or, if the bins of the long classes were
     /// taken, the heap or its primary. O(primary heaps) attempts.
@@ -155,7 +155,8 @@ impl<W: Wait> HeapPool<W> {
         result
     }
 
-    /// Runs `f`, which leaves the set where it is, once with the set of `primary`, or with another one that is not locked.
+    /// Runs `f`, which leaves the set where it is, once with the set of `primary`, or with another one that is not
+    /// locked.
     fn with_any_set<R>(
         &self,
         primary: &ThreadHeap<W>,
