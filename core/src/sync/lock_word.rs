@@ -183,16 +183,6 @@ impl LockWord {
         }
     }
 
-    /// Takes the lock, if this is possible without sleeping, and keeps it. Returns whether it did.
-    pub fn try_keep<W: Wait>(&self) -> bool {
-        let taken = self.try_lock::<W>();
-        if taken == Some(Taken::Mine) {
-            // Relaxed: as in `keep`.
-            self.0.fetch_or(KEPT, Ordering::Relaxed);
-        }
-        taken.is_some()
-    }
-
     /// Releases the lock if it is kept, and does nothing otherwise. Returns whether a thread sleeps for the lock. The
     /// caller must then call [`wake_one`](Self::wake_one); until then other threads can take the lock.
     #[must_use]

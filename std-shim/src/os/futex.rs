@@ -29,10 +29,21 @@ pub(crate) fn sleep_while(word: &AtomicU32, seen: u32) {
 /// Wakes one thread that sleeps for `word`.
 #[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
 pub(crate) fn wake_one(word: &AtomicU32) {
+    wake(word, 1);
+}
+
+/// Wakes all threads that sleep for `word`.
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
+pub(crate) fn wake_all(word: &AtomicU32) {
+    wake(word, libc::c_int::MAX);
+}
+
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
+fn wake(word: &AtomicU32, threads: libc::c_int) {
     let _keep = super::errno::KeepErrno::new();
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the kernel uses the address as a name, and reads nothing.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, threads) };
 }
 
 /// Sleeps briefly, since a lock's holder releases it soon.
@@ -44,3 +55,7 @@ pub(crate) fn sleep_while(_: &AtomicU32, _: u32) {
 /// Does nothing: waiting threads wake by themselves.
 #[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
 pub(crate) fn wake_one(_: &AtomicU32) {}
+
+/// Does nothing, like [`wake_one`].
+#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
+pub(crate) fn wake_all(_: &AtomicU32) {}

@@ -46,7 +46,7 @@ mod windows;
 #[cfg(all(windows, not(miri)))]
 use windows as system;
 
-pub(crate) use futex::{WAKES, sleep_while, wake_one};
+pub(crate) use futex::{WAKES, sleep_while, wake_all, wake_one};
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) use pin::pin_library;
 pub(crate) use system::{

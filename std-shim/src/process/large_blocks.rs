@@ -123,6 +123,7 @@ impl<O: Os> Process<O> {
         if bytes.max(align) >= self.mapping_least_bytes() {
             return ClaimOutcome::Busy;
         }
+        self.wait_for_fork();
         let found = self.find_held(bytes, |arena| arena.alloc_held(bytes, align));
         if let ClaimOutcome::Found(_) = found {
             self.memory_limit.take(bytes);
@@ -135,6 +136,7 @@ impl<O: Os> Process<O> {
         if bytes > isize::MAX as usize {
             return None;
         }
+        self.wait_for_fork();
         let in_arenas = || self.alloc_in_arenas(bytes, align);
         let mapping = || self.alloc_mapping(bytes, align);
         match bytes.max(align) < self.mapping_least_bytes() {
@@ -242,6 +244,7 @@ impl<O: Os> Process<O> {
             if arena.has_room(block, old_bytes, new_bytes) {
                 return true;
             }
+            self.wait_for_fork();
             let grown_bytes = new_bytes.saturating_sub(old_bytes);
             self.purger.taken(grown_bytes, &self.tuning);
             self.memory_limit.take(grown_bytes);
@@ -266,6 +269,7 @@ impl<O: Os> Process<O> {
         if layout.size() < MOVE_LEAST_BYTES || new_bytes > isize::MAX as usize {
             return None;
         }
+        self.wait_for_fork();
         let Some(arena) = self.arena_of(block) else {
             if self.is_scarce() && !self.leaves_some(new_bytes.saturating_sub(layout.size())) {
                 return None;

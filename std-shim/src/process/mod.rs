@@ -40,7 +40,7 @@ use crate::thread::wait::Sleep;
 use arenas::{FirstArena, MAX_ARENAS};
 use mappings::Mappings;
 use memory_limit::MemoryLimit;
-use thread_heaps::{CacheBytes, Meta};
+use thread_heaps::Meta;
 
 pub(crate) use memory_limit::MemoryCheck;
 pub(crate) use spans::{PagesOf, may_start, span_bytes};
@@ -48,6 +48,10 @@ pub(crate) use thread_heaps::ThreadHeap;
 
 /// The heap of this process.
 pub(crate) static PROCESS: Process<Native> = Process::new(Native, FIRST_ARENA_BYTES);
+
+/// A value that slow calls read and that is rarely written, in a cache line of its own.
+#[repr(align(128))]
+pub(crate) struct RarelyWritten<T>(pub(crate) T);
 
 /// The state that the threads of a process share.
 pub(crate) struct Process<O: Os> {
@@ -57,6 +61,11 @@ pub(crate) struct Process<O: Os> {
     pub(crate) purger: Purger,
     /// The current tick, and other work done in steps.
     pub(crate) work: Locked<PurgeWork, Sleep>,
+    /// Number of threads that are forking (FORK1).
+    pub(crate) forks: RarelyWritten<AtomicU32>,
+    /// Number of calls that have waited for a fork.
+    #[cfg(test)]
+    pub(crate) waits_for_forks: AtomicU32,
     /// Whether the process is the child of a fork and has not ticked yet.
     pub(crate) forked: AtomicU8,
     /// Bytes of the first reservation that is attempted.
@@ -78,7 +87,8 @@ pub(crate) struct Process<O: Os> {
     /// threads together may cache; 0 until there is an arena, or if cached blocks could not be taken
     /// from a thread.
     large_units: AtomicU32,
-    cache_bytes: CacheBytes,
+    /// Bytes that the bins of each thread's cache may hold together.
+    cache_bytes: RarelyWritten<AtomicUsize>,
     /// Number of processors; 0 until it is known.
     processors: AtomicUsize,
     /// Maximum number of heaps with sets of their own; 0 for the usual one.
@@ -102,6 +112,9 @@ impl<O: Os> Process<O> {
             tuning: Tuning::new(),
             purger: Purger::new(),
             work: Locked::new(PurgeWork::new()),
+            forks: RarelyWritten(AtomicU32::new(0)),
+            #[cfg(test)]
+            waits_for_forks: AtomicU32::new(0),
             forked: AtomicU8::new(0),
             arena_bytes,
             arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
@@ -114,7 +127,7 @@ impl<O: Os> Process<O> {
             pool: HeapPool::new(),
             meta: Locked::new(Meta::NONE),
             large_units: AtomicU32::new(0),
-            cache_bytes: CacheBytes::unlimited(),
+            cache_bytes: RarelyWritten(AtomicUsize::new(usize::MAX)),
             processors: AtomicUsize::new(0),
             #[cfg(test)]
             max_primaries: AtomicUsize::new(0),

@@ -3,7 +3,7 @@
 use core::ptr;
 
 use larder_core::small::{self, CLASSES, SpanSet, ThreadCache};
-use larder_core::sync::{AtomicUsize, Ordering};
+use larder_core::sync::Ordering;
 
 use super::Process;
 use crate::arena::SLICE_BYTES;
@@ -17,17 +17,6 @@ const PRIMARIES_PER_PROCESSOR: usize = 2;
 /// The capacity of all threads' caches together, in full bins per processor, and the least capacity of each cache.
 const BINS_PER_PROCESSOR: usize = 384;
 const CACHE_LEAST_BYTES: usize = 128 << 10;
-
-/// The bytes that the bins of each thread's cache may hold together, in a cache line that is rarely written, because
-/// every refill reads them.
-#[repr(align(128))]
-pub(super) struct CacheBytes(AtomicUsize);
-
-impl CacheBytes {
-    pub(super) const fn unlimited() -> Self {
-        Self(AtomicUsize::new(usize::MAX))
-    }
-}
 
 /// A heap of one thread at a time.
 pub(crate) type ThreadHeap = small::ThreadHeap<Sleep>;
@@ -66,6 +55,7 @@ impl<O: Os> Process<O> {
     /// Adopts a heap for the calling thread: a parked heap as its last thread left it; otherwise a
     /// new heap, which is secondary beyond `max_primaries`.
     pub(crate) fn adopt(&'static self) -> Option<&'static ThreadHeap> {
+        self.wait_for_fork();
         if let Some(heap) = self.pool.adopt() {
             return Some(heap);
         }

@@ -87,6 +87,7 @@ impl<O: Os> Process<O> {
                 let mut left = STEP_BLOCKS;
                 self.tick_some(&mut work.tick, &mut left)
             };
+            self.wait_for_fork();
             if self.work.with(step) {
                 return;
             }

@@ -98,6 +98,7 @@ impl<O: Os> Process<O> {
                 let more = self.work_some(work, now);
                 more.then(|| work.growth.step_bytes())
             };
+            self.wait_for_fork();
             // Under pressure every thread waits while another thread, which may have lost its
             // processor, has an excess to return.
             let step_bytes = match self.memory_limit.under_pressure() {

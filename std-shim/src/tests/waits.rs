@@ -2,18 +2,20 @@
 //! a call.
 
 use std::alloc::Layout;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use std::{ptr, thread};
 
 use larder_core::small::{RemoteQueue, SizeClass, SpanSet};
 
 use super::drive::World;
-use super::faulty::{Faulty, Plan};
+use super::faulty::{Below, Faulty, Plan};
+use crate::arena::ClaimOutcome;
 use crate::config::Config;
+use crate::process::Process;
 use crate::thread::end::ExitHook;
 use crate::thread::local::Local;
-use crate::thread::wait::Sleep;
 
 const MIB: usize = 1 << 20;
 
@@ -172,30 +174,100 @@ fn a_call_uses_the_set_of_another_heap_while_the_holder_of_its_own_sleeps() {
     world.end();
 }
 
-#[test]
-fn a_fork_that_waits_for_a_lock_holds_no_lock_that_comes_before_it() {
-    let world = world();
-    let process = world.verbs().process;
-    let block = process.alloc_large(200_000, 16).unwrap();
-    let first = process.arenas().next().unwrap();
-    let (say, hear) = mpsc::channel();
-    let mut fork = None;
-    first.while_locked(|| {
-        let sleeps = Sleep::count();
-        fork = Some(thread::spawn(move || {
-            // SAFETY: the thread holds no lock of the process.
-            unsafe { process.lock_all() };
-            // SAFETY: locked just now.
-            unsafe { process.unlock_all() };
-        }));
-        while Sleep::count() == sleeps {
+type Call = Box<dyn FnOnce(&mut Local) + Send>;
+
+/// Makes `call` in a thread with a heap while a fork waits for a lock. Returns whether it ended
+/// before the fork had all locks.
+fn overtakes_a_fork(process: &'static Process<Below>, call: Call) -> bool {
+    let has_locks = Arc::new(AtomicBool::new(false));
+    let fork = |has_locks: Arc<AtomicBool>| {
+        // SAFETY: the thread holds no lock of the process.
+        unsafe { process.lock_all() };
+        has_locks.store(true, Ordering::SeqCst);
+        // SAFETY: locked just now.
+        unsafe { process.unlock_all() };
+    };
+    let (may_call, begins) = mpsc::channel();
+    let (is_ready, ready) = mpsc::channel();
+    let sees = Arc::clone(&has_locks);
+    let caller = thread::spawn(move || {
+        let mut local = Local::new();
+        let heap = local.begin_attach(0, process).unwrap();
+        local.attach(heap, ExitHook::Yes, process);
+        is_ready.send(()).unwrap();
+        begins.recv().unwrap();
+        call(&mut local);
+        let overtakes = !sees.load(Ordering::SeqCst);
+        local.end(process);
+        overtakes
+    });
+    ready.recv().unwrap();
+    let fork = process.work.with(|_| {
+        let waits = || process.waits_for_forks.load(Ordering::SeqCst);
+        let before = waits();
+        let fork = thread::spawn(move || fork(has_locks));
+        while process.forks.0.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
-        thread::spawn(move || say.send(process.pool.owned()));
-        assert_eq!(hear.recv_timeout(LONG), Ok(0));
+        may_call.send(()).unwrap();
+        while waits() == before && !caller.is_finished() {
+            thread::yield_now();
+        }
+        fork
     });
-    fork.unwrap().join().unwrap();
-    assert!(process.free_large(block.as_ptr(), 200_000));
+    fork.join().unwrap();
+    caller.join().unwrap()
+}
+
+#[test]
+fn a_slow_call_that_begins_while_a_fork_waits_for_a_lock_begins_after_the_fork() {
+    const SIZE: usize = 3 << 20;
+    let world = world();
+    let process = world.verbs().process;
+    let layout = Layout::from_size_align(SIZE, 16).unwrap();
+    let blocks = [(); 2].map(|()| process.alloc_large(SIZE, 16).unwrap().as_ptr());
+    let addrs = blocks.map(<*mut u8>::expose_provenance);
+    let [resized, grown] = [0, 1].map(|at| move || ptr::with_exposed_provenance_mut(addrs[at]));
+    let small = SizeClass::of(100, 8).unwrap();
+    let refill = move |local: &mut Local| {
+        let block = local.refill(small, process).unwrap().block;
+        // SAFETY: allocated just now.
+        unsafe { local.free_slow(small, block.as_ptr(), process) };
+    };
+    let claim = move |_: &mut Local| {
+        if let ClaimOutcome::Found(block) = process.alloc_held(SIZE, 16) {
+            assert!(process.free_large(block.as_ptr(), SIZE));
+        }
+    };
+    let adopt = move |_: &mut Local| {
+        let heap = process.adopt().unwrap();
+        // SAFETY: adopted just now, and not used.
+        unsafe { process.park(heap) };
+    };
+    let alloc = move |_: &mut Local| {
+        let block = process.alloc_large(SIZE, 16).unwrap();
+        assert!(process.free_large(block.as_ptr(), SIZE));
+    };
+    let resize = move |_: &mut Local| assert!(process.resize_large(resized(), SIZE, SIZE / 2));
+    let grow = move |_: &mut Local| {
+        // SAFETY: only this thread uses the block.
+        let block = unsafe { process.grow_elsewhere(grown(), layout, 2 * SIZE) };
+        assert!(process.free_large(block.unwrap().block.as_ptr(), 2 * SIZE));
+    };
+    let calls: [(&str, Call); 8] = [
+        ("none", Box::new(|_| ())),
+        ("adopt", Box::new(adopt)),
+        ("refill", Box::new(refill)),
+        ("flush", Box::new(move |local| local.flush(process))),
+        ("alloc", Box::new(alloc)),
+        ("claim", Box::new(claim)),
+        ("resize", Box::new(resize)),
+        ("grow", Box::new(grow)),
+    ];
+    for (name, call) in calls {
+        assert_eq!(overtakes_a_fork(process, call), name == "none", "{name}");
+    }
+    assert!(process.free_large(resized(), SIZE / 2));
     world.end();
 }
 

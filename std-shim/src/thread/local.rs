@@ -306,6 +306,7 @@ impl Local {
         mut f: impl FnMut(*const RemoteQueue, &mut SpanSet, &mut ThreadCache),
     ) {
         if let ThreadState::Attached(heap) = self.state() {
+            process.wait_for_fork();
             let run = |owner, set: &mut SpanSet| {
                 // SAFETY: the cache of the thread's own heap (LOCAL2), all of which belongs to the
                 // thread here (HEAP4).
@@ -386,6 +387,7 @@ impl Local {
         process: &'static Process<O>,
         mut f: impl FnMut(*const RemoteQueue, &mut SpanSet, &mut ThreadCache, &mut PagesOf<O>) -> R,
     ) -> Option<R> {
+        process.wait_for_fork();
         let mut pages = process.pages();
         let mut run = |heap: &'static ThreadHeap, unflushed: &mut u8| {
             let run = |owner, set: &mut SpanSet| {

@@ -42,7 +42,7 @@ impl<const GROUP: usize> Sleep<GROUP> {
     }
 
     /// Returns whether the calling thread keeps the group's locks.
-    fn keeps_locks() -> bool {
+    pub(crate) fn keeps_locks() -> bool {
         Self::keeper().load(Ordering::Relaxed) == this_thread()
     }
 

@@ -236,6 +236,7 @@ unsafe impl Pages for Kept {
     }
 
     fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
+        PROCESS.wait_for_fork();
         let memory = PROCESS.pages().alloc_span(class)?;
         self.fresh = memory.record;
         Some(memory)

@@ -32,8 +32,8 @@ pub(crate) const CASES: &[Case] = &[
         },
     ),
     Case::new(
-        "children forked by another thread use the heap",
-        forks_from_a_thread,
+        "children forked by two other threads at once use the heap",
+        forks_from_two_threads,
     ),
     Case::new("a thread that has not allocated forks", fresh_thread_forks),
     Case::new("children of children use the heap", grandchildren),
@@ -176,14 +176,11 @@ fn forks(threads: u64, times: usize, live: fn()) {
     });
 }
 
-fn forks_from_a_thread() {
+fn forks_from_two_threads() {
     beside_busy_threads(|| {
-        let forking = thread::spawn(|| {
-            for _ in 0..rounds(50) {
-                in_a_child(live_in_a_child);
-            }
-        });
-        forking.join().unwrap();
+        let fork = || (0..rounds(50)).for_each(|_| in_a_child(live_in_a_child));
+        let forking = [(); 2].map(|()| thread::spawn(fork));
+        forking.map(|thread| thread.join().unwrap());
     });
 }
 
