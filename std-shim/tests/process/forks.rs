@@ -180,7 +180,9 @@ fn forks_from_two_threads() {
     beside_busy_threads(|| {
         let fork = || (0..rounds(50)).for_each(|_| in_a_child(live_in_a_child));
         let forking = [(); 2].map(|()| thread::spawn(fork));
-        forking.map(|thread| thread.join().unwrap());
+        for thread in forking {
+            thread.join().unwrap();
+        }
     });
 }
 
