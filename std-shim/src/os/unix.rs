@@ -414,7 +414,25 @@ extern "C" fn end_of_thread<E: ThreadEnds>(_: *mut libc::c_void) {
     unsafe { E::end_of_thread() };
 }
 
+/// The lock of glibc's list of streams. `fork` takes it after all handlers, while `fflush(NULL)` may
+/// hold it and wait for a stream whose holder allocates. So it comes before the locks of the heap.
+/// The lock counts how often its thread has taken it.
+#[cfg(target_env = "gnu")]
+mod streams {
+    unsafe extern "C" {
+        #[link_name = "_IO_list_lock"]
+        pub(super) safe fn lock();
+        #[link_name = "_IO_list_unlock"]
+        pub(super) safe fn unlock();
+        /// Makes the lock free, as glibc does in a child of a process with threads.
+        #[link_name = "_IO_list_resetlock"]
+        pub(super) safe fn reset();
+    }
+}
+
 extern "C" fn before_fork<F: Forks>() {
+    #[cfg(target_env = "gnu")]
+    streams::lock();
     // SAFETY: called by the C library inside `fork`, like the two below.
     unsafe { F::before_fork() };
 }
@@ -422,11 +440,15 @@ extern "C" fn before_fork<F: Forks>() {
 extern "C" fn after_fork<F: Forks>() {
     // SAFETY: called by the C library inside `fork`.
     unsafe { F::after_fork() };
+    #[cfg(target_env = "gnu")]
+    streams::unlock();
 }
 
 extern "C" fn in_child<F: Forks>() {
     // SAFETY: called by the C library inside `fork`.
     unsafe { F::in_child() };
+    #[cfg(target_env = "gnu")]
+    streams::reset();
 }
 
 /// Ends the process as a signal would.

@@ -48,6 +48,11 @@ fn threads_fork_while_others_allocate() {
 }
 
 #[test]
+fn forks_beside_threads_that_read_and_flush_streams() {
+    same("streams.c", &[&times().to_string()], &ALL, 1);
+}
+
+#[test]
 fn fork_handlers_older_than_the_heap_s_allocate() {
     let rounds = times().div_ceil(6).to_string();
     let first = compile_library("first.c");
