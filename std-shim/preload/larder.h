@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* Statistics of the process heap. New fields are appended. */
-struct larder_stats {
+typedef struct larder_counters {
     uint64_t live_bytes;      /* blocks that the program holds, as granted, or another running thread caches */
     uint64_t large_bytes;     /* part of live_bytes: blocks above 128 KiB or with a coarse alignment */
     uint64_t span_bytes;      /* pages cut into small blocks */
@@ -24,13 +24,13 @@ struct larder_stats {
     uint64_t steps;           /* steps begun that a heap served */
     uint64_t known_steps;     /* part of steps: those with a known plan */
     uint64_t kept_bytes;      /* free blocks: small ones cached by the calling thread, by ended threads, or in shared lists; large ones of all threads */
-};
+} larder_counters;
 
 /* Writes at most `bytes` bytes of the statistics. Returns the size of all of them. Call it as
- *     struct larder_stats stats = {0};
- *     larder_stats(&stats, sizeof stats);
+ *     larder_counters now = {0};
+ *     larder_stats(&now, sizeof now);
  * Walks all heaps: not for a hot path. */
-size_t larder_stats(struct larder_stats *stats, size_t bytes);
+size_t larder_stats(larder_counters *into, size_t bytes);
 
 /* Returns idle memory to the system. Returns how many bytes of it were in physical memory. */
 uint64_t larder_trim(void);

@@ -13,10 +13,10 @@ use libc::{c_char, size_t};
 use crate::HEAP;
 use crate::c::refuse;
 
-/// `struct larder_stats`: new numbers are appended only.
+/// `larder_counters`: new numbers are appended only.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct LarderStats {
+pub struct Counters {
     live_bytes: u64,
     large_bytes: u64,
     span_bytes: u64,
@@ -34,11 +34,11 @@ pub struct LarderStats {
 /// Writes as many of the statistics as fit into `bytes` bytes. Returns the length of all of them.
 ///
 /// # Safety
-/// `stats` is writable for `bytes` bytes.
+/// `into` is writable for `bytes` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn larder_stats(stats: *mut LarderStats, bytes: size_t) -> size_t {
+pub unsafe extern "C" fn larder_stats(into: *mut Counters, bytes: size_t) -> size_t {
     let now = HEAP.stats();
-    let numbers = LarderStats {
+    let numbers = Counters {
         live_bytes: now.live_bytes,
         large_bytes: now.large_bytes,
         span_bytes: now.span_bytes,
@@ -52,12 +52,12 @@ pub unsafe extern "C" fn larder_stats(stats: *mut LarderStats, bytes: size_t) ->
         known_steps: now.steps.known_steps,
         kept_bytes: now.kept_bytes,
     };
-    let known = bytes.min(size_of::<LarderStats>());
+    let known = bytes.min(size_of::<Counters>());
     let from = (&raw const numbers).cast::<u8>();
-    // SAFETY: `stats` is writable for this many bytes; the numbers are plain, and at least as
+    // SAFETY: `into` is writable for this many bytes; the numbers are plain, and at least as
     // long.
-    unsafe { ptr::copy_nonoverlapping(from, stats.cast::<u8>(), known) };
-    size_of::<LarderStats>()
+    unsafe { ptr::copy_nonoverlapping(from, into.cast::<u8>(), known) };
+    size_of::<Counters>()
 }
 
 /// Returns idle memory to the system. Returns how many bytes of it were resident.

@@ -3,8 +3,11 @@
 use std::process::Command;
 
 use crate::common::{is_long, rounds};
+use crate::library;
 use crate::program::Heap::{Alone, Inside, Linked, Preloaded};
-use crate::program::{ALL, command, compile, contract_arguments, run, same, times};
+use crate::program::{
+    ALL, command, compile, contract_arguments, new_folder, preload, run, same, source, times,
+};
 
 #[test]
 fn each_function_of_c_does_what_it_promises() {
@@ -78,6 +81,31 @@ fn each_function_of_the_header_does_what_it_promises() {
         for heap in [Linked, Inside] {
             let end = run(&mut command(compile(name, heap), heap));
             end.assert_says("numbers, steps, heaps\n", &format!("{name} {heap:?}"));
+        }
+    }
+}
+
+#[test]
+fn strict_compilers_of_each_standard_take_the_header() {
+    for (compiler, language, standards) in [
+        ("cc", "c", ["c99", "c11", "c17"]),
+        ("c++", "c++", ["c++11", "c++17", "c++20"]),
+    ] {
+        for standard in standards {
+            let program = new_folder().join(standard);
+            let status = Command::new(compiler)
+                .arg(format!("-std={standard}"))
+                .args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-I"])
+                .arg(preload())
+                .args(["-x", language])
+                .arg(source("header.c"))
+                .args(["-x", "none"])
+                .args([library::folder().join("liblarder.a"), "-ldl".into()])
+                .arg("-o")
+                .arg(&program)
+                .status();
+            assert!(status.unwrap().success(), "{standard}");
+            run(&mut command(&program, Inside)).assert_says("Larder's\n", standard);
         }
     }
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::program::preload;
+
 /// Builds both libraries once, which is quick if nothing has changed. Returns their folder.
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -18,7 +20,7 @@ pub(crate) fn folder_for_debugging() -> PathBuf {
 
 fn build(profile: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("malloc");
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("preload/Cargo.toml");
+    let manifest = preload().join("Cargo.toml");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["build", "--quiet", "--profile", profile, "--manifest-path"])

@@ -96,6 +96,11 @@ pub(crate) fn source(name: &str) -> PathBuf {
         .join(name)
 }
 
+/// Returns the folder of the library's package and its header.
+pub(crate) fn preload() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("preload")
+}
+
 /// Compiles a C or C++ program for a heap, without optimizations that rely on what `malloc` does.
 pub(crate) fn compile(name: &str, heap: Heap) -> PathBuf {
     build(name, heap, &[])
@@ -135,8 +140,7 @@ fn link(name: &str, heap: Heap, options: &[&str]) -> PathBuf {
         true => command.args(["-std=gnu11", "-O1", "-fno-builtin"]),
         false => command.args(["-std=c++17", "-O0"]),
     };
-    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("preload");
-    command.args(["-w", "-pthread", "-I"]).arg(header);
+    command.args(["-w", "-pthread", "-I"]).arg(preload());
     command.args(options);
     command.arg(source(name)).arg("-o").arg(&built);
     match heap {

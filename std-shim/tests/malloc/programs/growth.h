@@ -27,7 +27,7 @@ static inline void look_at_growth(int round, int all, uint64_t heaps) {
         if (now > most_kib) most_kib = now;
     }
     if (round < all) return;
-    struct larder_stats stats = {0};
+    larder_counters stats = {0};
     if (larder_stats) larder_stats(&stats, sizeof stats);
     if (stats.heaps > heaps) printf("%lu heaps for %lu threads\n", (long)stats.heaps, (long)heaps);
     long now = resident_kib();

@@ -2,8 +2,8 @@
 #include "check.h"
 #include "larder.h"
 
-static struct larder_stats numbers(void) {
-    struct larder_stats stats = {0};
+static larder_counters numbers(void) {
+    larder_counters stats = {0};
     CHECK(larder_stats(&stats, sizeof stats) >= sizeof stats);
     return stats;
 }
@@ -13,7 +13,7 @@ static void count(void) {
     uint64_t before = numbers().live_bytes;
     void *block = malloc(5000000);
     memset(block, 1, 5000000);
-    struct larder_stats with = numbers();
+    larder_counters with = numbers();
     CHECK(with.live_bytes >= before + 5000000 && with.committed_bytes >= with.live_bytes);
     CHECK(with.reserved_bytes >= with.committed_bytes && with.heaps > 0);
     free(block);
@@ -21,7 +21,7 @@ static void count(void) {
     larder_trim();
     CHECK(numbers().purged_bytes >= 4000000 && numbers().retained_bytes < with.committed_bytes);
     // An older program knows of fewer numbers, and no byte behind them is written.
-    struct larder_stats few;
+    larder_counters few;
     memset(&few, 0xee, sizeof few);
     CHECK(larder_stats(&few, 16) == sizeof few && is_filled((char *)&few + 16, 0xee, sizeof few - 16));
     CHECK(larder_stats(NULL, 0) == sizeof few);
