@@ -35,6 +35,21 @@ size_t larder_stats(larder_counters *into, size_t bytes);
 /* Returns idle memory to the system. Returns how many bytes of it were in physical memory. */
 uint64_t larder_trim(void);
 
+/* Settings of the running process, for any thread at any time. Both return 0, or EINVAL for a value that is not allowed,
+ * and then change nothing. */
+#define LARDER_NEVER UINT64_MAX
+#define LARDER_NO_LIMIT UINT64_MAX
+
+/* Sets after how many milliseconds freed memory returns to the system: any number, where less than 50 counts as 50, or
+ * LARDER_NEVER. Counts from the next tick on, at most half the former delay later. LARDER_PURGE_AFTER is the value at
+ * first. `larder_trim` returns idle memory at once. */
+int larder_set_purge_after(uint64_t milliseconds);
+
+/* Sets how many bytes the heap should hold at most, in blocks and as idle memory: more than 0, or LARDER_NO_LIMIT, the
+ * value at first. Before the last eighth of the limit is reached, idle memory returns to the system, whatever the delay.
+ * No allocation is refused: above the limit they become slower. If a cgroup's limit is lower, that one counts. */
+int larder_set_memory_limit(uint64_t bytes);
+
 /* Sets how a heap with LARDER_MODE=hardened or checking reacts to misuse: it passes the report to `hook`, which may
  * allocate, and the program continues when that returns. With NULL it prints the report on standard error and ends the
  * process. */

@@ -3,7 +3,7 @@
 //!
 //! [`options!`] has a row for each option; `options` has the methods with which a program sets
 //! them. The first call that a thread's cache cannot serve makes its configuration that of the
-//! process, for good ([`Tuning::apply`]).
+//! process ([`Tuning::apply`]). The program may change the delay and the reaction to misuse later.
 
 #[cfg(unix)]
 mod environment;

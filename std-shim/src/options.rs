@@ -1,9 +1,11 @@
-//! Configuration options, as methods of the constant that is the program's allocator.
+//! Configuration options, as methods of the constant that is the program's allocator, and settings
+//! that change while the program runs.
 
 use core::time::Duration;
 
 use crate::config::{Config, HugePages};
 use crate::global_alloc::Larder;
+use crate::process::PROCESS;
 
 impl Larder {
     /// Sets how many frames of each stack are kept, beginning with the innermost. The default is 16
@@ -88,6 +90,35 @@ impl Larder {
             purge_ms: Config::millis(delay),
             ..self.0
         })
+    }
+
+    /// Changes the delay that [`with_purge_after`](Self::with_purge_after) describes, for the whole
+    /// process and from the next tick on, which is at most half the former delay away. After
+    /// `Duration::MAX`, memory returns again once the program allocates something that no thread's
+    /// cache has. [`trim`](Self::trim) returns idle memory at once.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use larder::Larder;
+    ///
+    /// # static HEAP: Larder = Larder::new();
+    /// HEAP.set_purge_after(Duration::MAX); // a burst of work: keep all pages
+    /// HEAP.set_purge_after(Duration::from_secs(1));
+    /// ```
+    pub fn set_purge_after(&self, delay: Duration) {
+        PROCESS.tuning.apply(&self.0);
+        PROCESS.tuning.set_purge_ms(Config::millis(delay));
+        PROCESS.purger.delay_changed(&PROCESS.tuning);
+    }
+
+    /// Sets how many bytes the heap should hold at most, in blocks and as idle memory; `u64::MAX`,
+    /// the value at first, sets no limit. Before the last eighth of the limit is reached, idle
+    /// memory returns to the system, even where the delay is `Duration::MAX`. No allocation is
+    /// refused: if the blocks alone exceed the limit, allocations become slower, because nothing is
+    /// cached. The limit of a container or cgroup counts without this call; the lower one counts.
+    pub fn set_memory_limit(&self, bytes: u64) {
+        PROCESS.memory_limit.set_own(bytes);
     }
 
     /// Sets whether the heap may start a thread that returns memory while the program is idle.

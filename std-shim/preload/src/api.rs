@@ -1,14 +1,15 @@
-//! Larder's additions to malloc, for programs that include `larder.h`: statistics, trim, steps,
-//! and heaps as values. The header documents each function.
+//! Larder's additions to malloc, for programs that include `larder.h`: statistics, trim, settings,
+//! steps, and heaps as values. The header documents each function.
 
 use core::alloc::Layout;
 use core::mem;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use core::time::Duration;
 
 use allocator_api2::alloc::Allocator;
 use heap::{Heap, OnMisuse, Step};
-use libc::{c_char, size_t};
+use libc::{c_char, c_int, size_t};
 
 use crate::HEAP;
 use crate::c::refuse;
@@ -64,6 +65,25 @@ pub unsafe extern "C" fn larder_stats(into: *mut Counters, bytes: size_t) -> siz
 #[unsafe(no_mangle)]
 pub extern "C" fn larder_trim() -> u64 {
     HEAP.trim()
+}
+
+/// Sets after how many milliseconds freed memory returns to the system; `u64::MAX` for never.
+/// Returns 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_set_purge_after(milliseconds: u64) -> c_int {
+    HEAP.set_purge_after(Duration::from_millis(milliseconds));
+    0
+}
+
+/// Sets how many bytes the heap should hold at most; `u64::MAX` for no limit. Returns 0, or
+/// `EINVAL` for 0 bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_set_memory_limit(bytes: u64) -> c_int {
+    if bytes == 0 {
+        return libc::EINVAL;
+    }
+    HEAP.set_memory_limit(bytes);
+    0
 }
 
 /// A C function that receives reports of misuse.

@@ -5,7 +5,7 @@ use core::mem;
 use core::ptr;
 
 use larder_core::Locked;
-use larder_core::sync::{AtomicPtr, AtomicU8, Ordering};
+use larder_core::sync::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use super::{Config, HugePages, OnMisuse};
 use crate::thread::wait::Sleep;
@@ -39,6 +39,8 @@ pub(crate) struct Tuning {
     early: AtomicU8,
     /// A [`HeapMode`].
     mode: AtomicU8,
+    /// Milliseconds for which freed memory is kept; the program may change them.
+    purge_ms: AtomicU64,
     /// An [`OnMisuse`] as one word.
     on_misuse: AtomicPtr<()>,
     /// Failed requests for the configuration.
@@ -56,6 +58,7 @@ impl Tuning {
             known: AtomicU8::new(0),
             early: AtomicU8::new(0),
             mode: AtomicU8::new(HeapMode::Plain as u8),
+            purge_ms: AtomicU64::new(Config::BALANCED.purge_ms),
             on_misuse: AtomicPtr::new(ptr::null_mut()),
             applying: Locked::new(0),
         }
@@ -99,6 +102,7 @@ impl Tuning {
                 (false, 0) => HeapMode::Plain,
             };
             self.mode.store(mode as u8, Ordering::Relaxed);
+            self.set_purge_ms(config.purge_ms);
             self.set_on_misuse(config.on_misuse);
             // SAFETY: the configuration is not read before it is known, and the lock admits one
             // writer.
@@ -169,9 +173,18 @@ impl Tuning {
     /// Returns whether the heap purges when it has grown. It does so if memory comes first or if no
     /// thread purges soon.
     pub(crate) fn makes_up(&self) -> bool {
-        let config = self.config();
-        let puts_memory_first = config.purge_ms <= SHORT_MS;
-        puts_memory_first || !config.background && config.purge_ms < u64::MAX
+        let purge_ms = self.purge_ms();
+        purge_ms <= SHORT_MS || !self.config().background && purge_ms < u64::MAX
+    }
+
+    /// Returns the milliseconds for which freed memory is kept; `u64::MAX` for never returning it.
+    pub(crate) fn purge_ms(&self) -> u64 {
+        // Relaxed: a number alone.
+        self.purge_ms.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_purge_ms(&self, purge_ms: u64) {
+        self.purge_ms.store(purge_ms, Ordering::Relaxed);
     }
 
     /// Returns whether blocks that are not freed are reported at the end. Only a checking heap
@@ -207,9 +220,9 @@ mod tests {
     #[test]
     fn the_first_configuration_stands() {
         let tuning = Tuning::new();
-        assert_eq!(tuning.config().purge_ms, Config::BALANCED.purge_ms);
+        assert_eq!(tuning.purge_ms(), Config::BALANCED.purge_ms);
         tuning.apply(&Config::MEMORY);
-        assert_eq!(tuning.config().purge_ms, Config::MEMORY.purge_ms);
+        assert_eq!(tuning.purge_ms(), Config::MEMORY.purge_ms);
         assert!(tuning.config().background);
         tuning.apply(&Config::SPEED);
         assert_eq!(tuning.config().bin_bytes, Config::MEMORY.bin_bytes);

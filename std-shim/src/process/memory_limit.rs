@@ -13,8 +13,8 @@
 //! Bytes allocated from the arenas are counted, and so are refilled holes. Each time a certain part
 //! of the limit has been allocated, the bytes that are used or may have been written are counted
 //! ([`MemoryCheck`]) and compared with the limit, and the excess is returned. The calls that
-//! allocate do this in steps (`purge/work`). The limit is read at such a check, at most once in
-//! [`READ_MS`].
+//! allocate do this in steps (`purge/work`). The system's limit is read at such a check, at most
+//! once in [`READ_MS`]. A lower limit of the program's own takes its place.
 
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
@@ -44,6 +44,8 @@ pub(crate) struct MemoryLimit {
     freed: AtomicU64,
     /// The limit; `u64::MAX` for none.
     limit: AtomicU64,
+    /// The program's own limit; `u64::MAX` for none.
+    own: AtomicU64,
     /// When the limit was read, in milliseconds of the coarse clock; 0 for never.
     read_at: AtomicU64,
     /// Whether the system had huge pages when the limit was read: 1, otherwise 0.
@@ -61,11 +63,20 @@ impl MemoryLimit {
             step: AtomicU64::new(FIRST_LOOK_BYTES),
             freed: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX),
+            own: AtomicU64::new(u64::MAX),
             read_at: AtomicU64::new(0),
             has_huge_pages: AtomicU8::new(0),
             holes: AtomicU64::new(0),
             pressure: AtomicU8::new(0),
         }
+    }
+
+    /// Sets the program's own limit. The next slow allocation reads it and checks; if another thread
+    /// reads the limit during this call, the check READ_MS later does.
+    pub(crate) fn set_own(&self, bytes: u64) {
+        self.own.store(bytes, Ordering::Relaxed);
+        self.read_at.store(0, Ordering::Relaxed);
+        self.step.store(0, Ordering::Relaxed);
     }
 
     /// Counts bytes allocated from an arena.
@@ -164,6 +175,7 @@ impl MemoryLimit {
     #[inline(never)]
     fn read(&self, os: &impl Os, now: u64) {
         let limit = os.memory_limit().unwrap_or(u64::MAX);
+        let limit = limit.min(self.own.load(Ordering::Relaxed));
         self.read_at.store(now, Ordering::Relaxed);
         let has_huge_pages = u8::from(limit < u64::MAX && os.has_huge_pages());
         self.has_huge_pages.store(has_huge_pages, Ordering::Relaxed);

@@ -39,7 +39,8 @@
 //!   Ticking ─► Resting    nothing is idle, and less is in use, or no thread has a heap: the purge thread ends
 //!   Ticking ─► Inline     no thread could be had; START_BYTES freed later it is Wanted again
 //!   Resting ─► Inline     no thread is configured, and START_BYTES were freed
-//!   Resting ─► Off        the delay is infinite
+//!   Resting, Ticking ─► Off    the delay is infinite
+//!   Off     ─► Resting    the program has set another delay
 //! ```
 //! The purge thread exists before anything is freed: no free starts it. In the state Inline, slow
 //! paths of allocations tick according to a coarse clock. If a thread is wanted and cannot be

@@ -222,7 +222,7 @@ impl Purger {
     fn taken_unseen(&self, bytes: usize, tuning: &Tuning) {
         let taken = self.taken.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
         if taken >= USE_BYTES && tuning.config().background {
-            self.change(RESTING, wanted(tuning));
+            self.want(RESTING, tuning);
         }
     }
 
@@ -315,7 +315,7 @@ impl Purger {
         match state {
             WAITING => self.change(WAITING, TICKING),
             _ => {
-                self.change(state, wanted(tuning));
+                self.want(state, tuning);
                 false
             }
         }
@@ -333,6 +333,59 @@ impl Purger {
             .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
         mine && due != 0
+    }
+
+    /// Changes the state to the one that follows once a tick is wanted.
+    fn want(&self, from: u32, tuning: &Tuning) {
+        match tuning.purge_ms() {
+            u64::MAX => self.turn_off(from, tuning),
+            _ => {
+                let background = tuning.config().background;
+                self.change(from, if background { WANTED } else { INLINE });
+            }
+        }
+    }
+
+    /// Ends the ticks, because the delay is infinite.
+    fn turn_off(&self, from: u32, tuning: &Tuning) {
+        self.change(from, OFF);
+        // Either this thread sees that the delay has changed, or the thread that changes it sees
+        // this state.
+        fence(Ordering::SeqCst);
+        if tuning.purge_ms() < u64::MAX {
+            self.turn_on();
+        }
+    }
+
+    fn turn_on(&self) {
+        if self.change(OFF, RESTING) {
+            // The next allocation or free counts as the one for which a tick is wanted.
+            self.taken.store(USE_BYTES, Ordering::Relaxed);
+            self.freed.store(START_BYTES, Ordering::Relaxed);
+        }
+    }
+
+    /// Turns the ticks off if the delay is infinite. Returns whether it is. Called by the purge
+    /// thread.
+    pub(super) fn ends(&self, tuning: &Tuning) -> bool {
+        let ends = tuning.purge_ms() == u64::MAX;
+        if ends {
+            self.turn_off(TICKING, tuning);
+        }
+        ends
+    }
+
+    /// Adapts to a delay that has changed. The purge thread reads the delay at its next tick.
+    pub(crate) fn delay_changed(&self, tuning: &Tuning) {
+        // The next call that reads the clock counts the new delay from then on.
+        self.due.store(0, Ordering::Relaxed);
+        if tuning.purge_ms() == u64::MAX {
+            self.grown.store(0, Ordering::Relaxed);
+            self.owed.store(0, Ordering::Relaxed);
+        } else {
+            fence(Ordering::SeqCst); // See `turn_off`.
+            self.turn_on();
+        }
     }
 
     /// Changes the state. Relaxed: the locks order it against frees (PURGE2).
@@ -389,17 +442,8 @@ impl Purger {
     }
 }
 
-/// Returns the state that follows once a tick is wanted.
-fn wanted(tuning: &Tuning) -> u32 {
-    match tuning.config().purge_ms {
-        u64::MAX => OFF,
-        _ if tuning.config().background => WANTED,
-        _ => INLINE,
-    }
-}
-
 pub(super) fn tick_ms(tuning: &Tuning) -> u64 {
-    (tuning.config().purge_ms / 2).max(LEAST_TICK_MS)
+    (tuning.purge_ms() / 2).max(LEAST_TICK_MS)
 }
 
 #[cfg(test)]
@@ -590,5 +634,62 @@ mod tests {
             assert!(!purger.count(usize::MAX >> 1, &tuning));
             assert_eq!(state(&purger), OFF);
         }
+    }
+
+    #[test]
+    fn ticks_end_and_begin_again_as_the_delay_changes() {
+        for background in [false, true] {
+            let tuning = tuned(Config {
+                background,
+                ..Config::BALANCED
+            });
+            let purger = Purger::new();
+            let set = |purge_ms| {
+                tuning.set_purge_ms(purge_ms);
+                purger.delay_changed(&tuning);
+            };
+            set(0);
+            purger.taken(1, &tuning);
+            assert!(!purger.count(1, &tuning));
+            assert_eq!(state(&purger), RESTING, "little is in use");
+            purger.owe_ticks(2, 0);
+            purger.grew(1 << 30, 0);
+            set(u64::MAX);
+            assert!(!purger.has_work());
+            purger.taken(USE_BYTES as usize, &tuning);
+            purger.count(ENOUGH, &tuning);
+            assert_eq!(state(&purger), OFF);
+            set(0);
+            purger.taken(1, &tuning);
+            purger.count(1, &tuning);
+            if background {
+                assert!(purger.begin_start() && !purger.ends(&tuning));
+                set(u64::MAX);
+                assert!(purger.ends(&tuning));
+                assert_eq!(state(&purger), OFF);
+                set(5000);
+                purger.taken(1, &tuning);
+                assert!(purger.wants_thread(), "another one");
+            } else {
+                assert!(purger.is_inline());
+                assert!(!purger.is_due(1000, &tuning));
+                set(5000);
+                assert!(!purger.is_due(2000, &tuning), "from now on");
+                assert!(!purger.is_due(4499, &tuning));
+                assert!(purger.is_due(4500, &tuning));
+                set(u64::MAX);
+                assert!(!purger.is_due(5000, &tuning) && !purger.is_due(1 << 60, &tuning));
+            }
+        }
+    }
+
+    #[test]
+    fn a_delay_that_changes_while_ticks_end_is_seen() {
+        let tuning = tuned(Config::BALANCED);
+        let purger = ticking(&tuning);
+        tuning.set_purge_ms(1000);
+        purger.turn_off(TICKING, &tuning);
+        purger.taken(1, &tuning);
+        assert!(purger.wants_thread());
     }
 }

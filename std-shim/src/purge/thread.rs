@@ -67,13 +67,16 @@ fn start() {
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     be_ordinary();
     name_thread();
-    let (purger, tick) = (&PROCESS.purger, tick_ms(&PROCESS.tuning));
+    let (purger, tuning) = (&PROCESS.purger, &PROCESS.tuning);
     let mut due = coarse_ms();
-    loop {
-        let now = coarse_ms();
+    while !purger.ends(tuning) {
+        let (now, tick) = (coarse_ms(), tick_ms(tuning));
         // A long tick does not delay the next one, but the next one never follows immediately.
         due = due.saturating_add(tick).max(now.saturating_add(tick / 4));
         sleep_ns((due - now).saturating_mul(1_000_000));
+        if purger.ends(tuning) {
+            break;
+        }
         PROCESS.tick();
         match purger.rest(look) {
             Next::Tick => {}
@@ -81,9 +84,10 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
                 purger.wait(tick);
                 due = coarse_ms();
             }
-            Next::End => return ptr::null_mut(),
+            Next::End => break,
         }
     }
+    ptr::null_mut()
 }
 
 fn look() -> Next {

@@ -4,9 +4,10 @@
 use std::alloc::Layout;
 
 use super::drive::World;
-use super::faulty::{Call, Faulty, Plan};
+use super::faulty::{Below, Call, Faulty, Plan};
 use super::random::Random;
 use crate::config::Config;
+use crate::process::Process;
 use crate::thread::local::Local;
 
 const MIB: usize = 1 << 20;
@@ -153,22 +154,44 @@ fn no_huge_pages_are_wished_for_in_the_last_part_of_a_limit() {
     assert!(before > 0 && after == before, "{before}, {after}");
 }
 
+/// Allocates and frees blocks, more bytes than are allocated between two checks. Returns the bytes
+/// that stay idle.
+fn idle(process: &'static Process<Below>, bytes: usize) -> usize {
+    for _ in 0..8 {
+        let block = process.alloc_large(bytes, 16).unwrap();
+        assert!(process.free_large(block.as_ptr(), bytes));
+    }
+    while process.memory_limit.is_due() || process.purger.has_work() {
+        process.work(0, 0);
+    }
+    process.idle_bytes() as usize
+}
+
+#[test]
+fn a_limit_that_the_program_sets_is_seen_at_once_and_the_lower_one_counts() {
+    let world = World::with(Faulty::new(Plan::Willing), 1, 1, 1 << 30, &Config::BALANCED);
+    let process = world.verbs().process;
+    let limit = &process.memory_limit;
+    assert!(idle(process, 40 * MIB) >= 40 * MIB);
+    limit.set_own(16 * MIB as u64);
+    assert!(limit.is_due());
+    assert!(idle(process, MIB) <= 14 * MIB);
+    limit.set_own(u64::MAX);
+    assert!(idle(process, 40 * MIB) >= 40 * MIB, "it has gone");
+    limit.set_own(0);
+    assert_eq!(idle(process, MIB), 0);
+    world.os.limit_memory(16 * MIB);
+    limit.set_own(LIMIT as u64);
+    assert!(idle(process, 40 * MIB) <= 14 * MIB, "the system's");
+    world.end();
+}
+
 #[test]
 fn a_limit_that_changes_is_seen_after_a_second() {
     let os = Faulty::new(Plan::Willing);
     let world = World::with(os, 1, 1, 1 << 30, &Config::BALANCED);
     let process = world.verbs().process;
-    let idle = |bytes: usize| {
-        // More bytes than are allocated between two checks.
-        for _ in 0..8 {
-            let block = process.alloc_large(bytes, 16).unwrap();
-            assert!(process.free_large(block.as_ptr(), bytes));
-        }
-        while process.memory_limit.is_due() || process.purger.has_work() {
-            process.work(0, 0);
-        }
-        process.idle_bytes() as usize
-    };
+    let idle = |bytes: usize| idle(process, bytes);
     assert!(idle(40 * MIB) >= 40 * MIB);
     world.os.limit_memory(16 * MIB);
     assert!(idle(40 * MIB) >= 40 * MIB, "not yet");

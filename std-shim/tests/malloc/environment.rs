@@ -1,4 +1,4 @@
-//! The environment variables that tune a program's heap.
+//! The environment variables that tune a program's heap, and the settings that a program changes.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -122,6 +122,15 @@ fn a_thread_of_the_heap_s_own_is_there_if_it_is_asked_for() {
         let mut command = command(&program, Preloaded);
         let end = run(command.env("LARDER_BACKGROUND_PURGE", asked));
         assert_eq!(end.status.success(), is_alone, "{asked}: {}", end.text());
+    }
+}
+
+#[test]
+fn a_program_changes_its_delay_and_its_limit_while_it_runs() {
+    for asked in ["no", "yes"] {
+        let mut command = command(compile("settings.c", Inside), Inside);
+        let end = run(command.env("LARDER_BACKGROUND_PURGE", asked));
+        end.assert_says("settings\n", asked);
     }
 }
 
