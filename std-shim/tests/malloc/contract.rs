@@ -135,7 +135,7 @@ fn programs_that_hold_the_whole_c_library_run() {
     same("thread_ends.cpp", &["5"], &[Alone], 1);
 }
 
-fn has_static_libraries() -> bool {
+pub(crate) fn has_static_libraries() -> bool {
     let answer = Command::new("cc").arg("-print-file-name=libc.a").output();
     // For a missing file, the compiler prints the name as it was given.
     answer.is_ok_and(|output| output.stdout.starts_with(b"/"))

@@ -1,7 +1,7 @@
 //! The process heap as the malloc of C and C++ programs and of installed programs. Each runs on the
 //! C library's heap and on `liblarder`, preloaded or linked, and must exit and print the same.
 //!
-//! * `library` builds `liblarder` once · `program` compiles, runs and compares
+//! * `library` builds `liblarder` once · `install` installs it · `program` compiles, runs and compares
 //! * `contract` the contracts of functions and operators · `life` how processes and threads begin,
 //!   fork and end · `calls` what the heap calls, and where
 //! * `environment` the variables · `hardened` the hardened heap and the checking one · `checking` the
@@ -26,6 +26,7 @@ mod contract;
 mod environment;
 mod guard;
 mod hardened;
+mod install;
 mod library;
 mod life;
 mod program;

@@ -11,7 +11,7 @@ use crate::library;
 use crate::program::Heap::{Preloaded, System};
 use crate::program::{End, Heap, command, compile, new_folder, run, source};
 
-fn is_installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     // OpenSSH's programs have no such option, and its server is in another folder.
     let is_there = if program.starts_with("ssh") {
         let folders = env::var("PATH").unwrap_or_default() + ":/usr/sbin";
