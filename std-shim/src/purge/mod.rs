@@ -89,6 +89,9 @@
 //! * PURGE5 the purge thread does not outlive the threads that have heaps, because it would keep
 //!   the process alive. An ending thread subtracts itself from the count and then checks whether
 //!   the purge thread waits; the purge thread sets its state to waiting and then reads the count.
+//! * PURGE6 the state is not Off while the delay is finite. The thread that turns the ticks off reads
+//!   the delay again once others see that state; the thread that changes the delay then reads the
+//!   state. One of the two sees the other.
 
 mod purger;
 mod thread;

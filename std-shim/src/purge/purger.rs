@@ -349,8 +349,8 @@ impl Purger {
     /// Ends the ticks, because the delay is infinite.
     fn turn_off(&self, from: u32, tuning: &Tuning) {
         self.change(from, OFF);
-        // Either this thread sees that the delay has changed, or the thread that changes it sees
-        // this state.
+        // Either this thread sees that the delay has changed, or `delay_changed` sees this state
+        // (PURGE6).
         fence(Ordering::SeqCst);
         if tuning.purge_ms() < u64::MAX {
             self.turn_on();
@@ -383,7 +383,7 @@ impl Purger {
             self.grown.store(0, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
         } else {
-            fence(Ordering::SeqCst); // See `turn_off`.
+            fence(Ordering::SeqCst); // PURGE6
             self.turn_on();
         }
     }

@@ -1,4 +1,4 @@
-//! Models the purger's rest (PURGE1, PURGE2, PURGE4, PURGE5): freed memory is never left without a thread that ticks,
+//! Models the purger's rest (PURGE1, PURGE2, PURGE4 to PURGE6): freed memory is never left without a thread that ticks,
 //! and a forked child inherits no half-done step. The model copies the process heap's `purge/purger.rs` and its fork
 //! handlers, with numbers in place of memory. Each break must be found.
 
@@ -9,6 +9,8 @@ use loom::thread;
 /// The purge thread waits or has ended. A thread that frees memory in this state must tick itself.
 const RESTING: u32 = 0;
 const TICKING: u32 = 1;
+/// The delay is infinite.
+const OFF: u32 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Break {
@@ -23,6 +25,10 @@ enum Break {
     StateKept,
     /// The purger counts the threads, then stores `RESTING`.
     CountThenRest,
+    /// The purger reads the delay only before it stores `OFF`.
+    DelayThenOff,
+    /// The program changes the delay and reads the state without a fence in between.
+    DelayWithoutFence,
 }
 
 /// The memory under the lock that frees, ticks and forks take.
@@ -171,7 +177,37 @@ fn end_beside_rest(broken: Break) {
     });
 }
 
+/// Models a finite delay that the program sets while the purger turns off for an infinite one: the ticks do not stay
+/// off.
+fn delay_beside_off(broken: Break) {
+    loom::model(move || {
+        let heap = Heap::new(broken, TICKING, 0);
+        let is_finite = Arc::new(AtomicU32::new(0));
+        let (other, delay) = (Arc::clone(&heap), Arc::clone(&is_finite));
+        let purging = thread::spawn(move || {
+            other.change(TICKING, OFF);
+            fence(Ordering::SeqCst);
+            if broken != Break::DelayThenOff && delay.load(Ordering::Relaxed) > 0 {
+                other.change(OFF, RESTING);
+            }
+        });
+        is_finite.store(1, Ordering::Relaxed);
+        if broken != Break::DelayWithoutFence {
+            fence(Ordering::SeqCst);
+        }
+        heap.change(OFF, RESTING);
+        purging.join().unwrap();
+        let state = heap.state.load(Ordering::Relaxed);
+        assert_eq!(state, RESTING, "ticks stay off");
+    });
+}
+
 models! {
+    a_delay_that_changes_while_the_purger_turns_off_is_seen => delay_beside_off(Break::Nothing);
+    broken_twin_a_delay_read_before_the_state_is_written_is_found rejected "ticks stay off" =>
+        delay_beside_off(Break::DelayThenOff);
+    broken_twin_a_delay_set_without_a_fence_is_found rejected "ticks stay off" =>
+        delay_beside_off(Break::DelayWithoutFence);
     a_purger_that_goes_to_wait_sees_the_last_thread_end_or_is_woken => end_beside_rest(Break::Nothing);
     broken_twin_a_count_before_the_wait_is_found rejected "the purger waits for nobody" =>
         end_beside_rest(Break::CountThenRest);
