@@ -33,6 +33,7 @@ mod outcome;
 #[cfg(test)]
 mod pass_tests;
 mod recorded;
+mod refusal;
 mod registry;
 pub(crate) mod report;
 #[cfg(test)]
@@ -50,6 +51,9 @@ mod upstream_agrees_tests;
 mod verdict;
 #[cfg(test)]
 mod verdict_tests;
+mod would_fit;
+#[cfg(test)]
+mod would_fit_tests;
 
 use std::hint::black_box;
 use std::io;
@@ -66,6 +70,7 @@ pub(crate) use history::{Change, ReplayHistory};
 use live_map::LiveMap;
 pub(crate) use outcome::{Outcome, Refused, ReplayError, ReplayFault, Violation, no_tape};
 pub(crate) use recorded::record;
+pub(crate) use refusal::RefusedRequests;
 pub(crate) use registry::{CONTENDERS, PYTORCH_SET, SHOWN};
 pub(crate) use script::{Repeat, ReplayScript};
 pub(crate) use smallest::SmallestDevice;
@@ -163,6 +168,7 @@ pub(crate) fn replay_watched(
     if options.smallest_device && outcome.completed {
         outcome.smallest_device = replay.smallest_device(outcome.peak_live_bytes, &mut slots)?;
     }
+    outcome.refused_requests = replay.refused_requests(options.device_bytes, &mut slots)?;
     Ok(outcome)
 }
 
@@ -362,6 +368,8 @@ impl Replay<'_> {
             notes: self.script.trace().notes().to_vec(),
             trace_live_bytes: self.script.peak_live_bytes(),
             smallest_device: None,
+            refused_requests: None,
+            pytorch_settings: self.script.trace().pytorch_settings().map(str::to_owned),
             history: samples
                 .history
                 .map(|history| history.of(self.script.trace())),

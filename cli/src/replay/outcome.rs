@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::contender::{CallsByName, DriverCalls, StepFigures};
 use super::live_map::LiveBlock;
 use super::tape::TapeAction;
-use super::{ReplayHistory, SmallestDevice};
+use super::{RefusedRequests, ReplayHistory, SmallestDevice};
 
 /// The result of one contender on one trace, which is most of a line of JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -67,6 +67,11 @@ pub(crate) struct Outcome {
     /// The smallest device that is large enough, if one was searched for and found.
     #[serde(skip)]
     pub(crate) smallest_device: Option<SmallestDevice>,
+    /// How the requests are served that the program's own allocator refused, if it recorded any.
+    pub(crate) refused_requests: Option<RefusedRequests>,
+    /// The settings with which PyTorch ran, if they are not its defaults.
+    #[serde(skip)]
+    pub(crate) pytorch_settings: Option<String>,
     #[serde(skip)]
     pub(crate) history: Option<ReplayHistory>,
 }

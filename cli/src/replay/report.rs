@@ -256,7 +256,9 @@ impl ReplayReport {
     pub(crate) fn text(&self, shown: &Shown) -> Result<String, String> {
         let mut table = self.table();
         shown.choose(&mut table, 2, &self.usual_columns())?;
-        let mut text = table.grouped(shown.width());
+        let fits = self.would_fit().into_iter().map(|line| line + "\n\n");
+        let mut text: String = fits.collect();
+        text.push_str(&table.grouped(shown.width()));
         for (heading, lines) in self.lists() {
             text.push_str(&format!("\n{heading}\n"));
             for line in lines {
@@ -290,11 +292,12 @@ impl ReplayReport {
         };
         let table = self.table().html();
         let verdict = self.verdict();
-        let verdict =
-            verdict.map(|verdict| format!("<p><strong>{}</strong></p>\n", escape(&verdict)));
+        let sentences = self.would_fit().into_iter().chain(verdict);
+        let sentences =
+            sentences.map(|sentence| format!("<p><strong>{}</strong></p>\n", escape(&sentence)));
         let mut body = format!(
             "{}<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it.</p>\n{table}",
-            verdict.unwrap_or_default()
+            sentences.collect::<String>()
         );
         for (heading, lines) in self.lists() {
             body.push_str(&list(heading, &lines));

@@ -31,6 +31,8 @@ pub(super) fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
         refused: None,
         notes: Vec::new(),
         smallest_device: None,
+        refused_requests: None,
+        pytorch_settings: None,
         history: Some(ReplayHistory::default()),
     }
 }

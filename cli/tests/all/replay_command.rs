@@ -326,6 +326,34 @@ fn a_replay_of_its_own_snapshot_needs_the_same() {
 }
 
 #[test]
+fn a_snapshot_of_a_program_out_of_memory_is_answered_first() {
+    let folder = TempDir::new().unwrap();
+    let out = file(&folder, "oom.pickle", "");
+    let refused = larder(
+        "--allocator pytorch --device-bytes 5GiB --snapshot",
+        &[&out, &carried("resnet50_train")],
+    );
+    assert_eq!(refused.status.code(), Some(3));
+    let report = larder("", &[&out]);
+    assert_eq!(report.status.code(), Some(0), "{}", stderr(&report));
+    let first = stdout(&report).split_once("\n\n").unwrap().0;
+    let first = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "oom: the program was refused 49 MiB after event 496, with 4.89 GiB live of the 5 GiB",
+        "It does not fit with PyTorch (",
+        "What the program would have asked for next is not recorded. Expandable segments are enough: set ",
+    ] {
+        assert!(first.contains(words), "{first}");
+    }
+    // The device that is named counts.
+    for row in rows("--device-bytes 4.9GiB", &[&out]) {
+        let refused = &row["refused_requests"];
+        assert_eq!(refused["fits"], false, "{row}");
+        assert_eq!(refused["bytes"], 49 << 20, "{row}");
+    }
+}
+
+#[test]
 fn allocators_that_plan_and_those_on_a_driver_have_snapshots_too() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.pickle");

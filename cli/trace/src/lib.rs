@@ -69,6 +69,21 @@ pub enum Event {
     },
 }
 
+/// A request that the recorded program's own allocator refused. It is not among the events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// Number of the trace's events before the request.
+    pub events_before: u64,
+    /// The size of the request in bytes.
+    pub bytes: u64,
+    /// Bytes that were live at that time.
+    pub live_bytes: u64,
+    /// Number of blocks allocated later.
+    pub blocks_after: u32,
+    /// Bytes that the allocator held or could have allocated from the device, if they are known.
+    pub device_bytes: Option<u64>,
+}
+
 /// A well-formed trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
@@ -81,6 +96,8 @@ pub struct Trace {
     /// Stream of each block, by id; empty if no block has one.
     streams: Vec<Option<u64>>,
     notes: Vec<String>,
+    refusals: Vec<Refusal>,
+    settings: Option<String>,
 }
 
 impl Trace {
@@ -148,6 +165,20 @@ impl Trace {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Returns the requests that the program's own allocator refused, in program order, if PyTorch or
+    /// RMM recorded them.
+    #[must_use]
+    pub fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+
+    /// Returns the settings with which PyTorch ran, in the syntax of its variable
+    /// `PYTORCH_ALLOC_CONF`; `None` for its defaults and for other programs.
+    #[must_use]
+    pub fn pytorch_settings(&self) -> Option<&str> {
+        self.settings.as_deref()
     }
 
     /// Returns the number of blocks allocated. Every id is below it.

@@ -325,6 +325,8 @@ impl Parser {
             between: self.between,
             streams: Vec::new(),
             notes,
+            refusals: Vec::new(),
+            settings: None,
         };
         Ok((trace, cut))
     }

@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 
+use super::byte_count::ByteCount;
 use super::parse::MAX_ID;
-use super::{Defect, Event, Trace};
+use super::{Defect, Event, Refusal, Trace};
 use crate::MAX_BYTES;
 
 /// A recording being read.
@@ -24,6 +25,8 @@ pub(super) struct OpenRecording {
     places: HashMap<u64, Option<u32>>,
     /// Addresses and numbers of the blocks that were live before the recording.
     before: Vec<(u64, u32)>,
+    /// Refused requests; their events and live bytes are counted when the recording ends.
+    refusals: Vec<Refusal>,
     pub(super) counts: RecordingCounts,
 }
 
@@ -93,6 +96,38 @@ impl OpenRecording {
         Ok(())
     }
 
+    /// Records a refused request. Empty requests are left out.
+    pub(super) fn refuse(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.refusals.push(Refusal {
+                events_before: self.events.len() as u64,
+                bytes: bytes.min(MAX_BYTES),
+                live_bytes: 0,
+                blocks_after: 0,
+                device_bytes: None,
+            });
+        }
+    }
+
+    /// Returns a note on the refused requests, if there are any.
+    pub(super) fn refusals_note(&self) -> Option<String> {
+        let largest = self.refusals.iter().max_by_key(|refusal| refusal.bytes)?;
+        let how = match largest.device_bytes {
+            Some(_) => "tried apart from the replay",
+            None => "give --device-bytes to learn whether they fit",
+        };
+        Some(format!(
+            "{} refused, the largest of {}: {how}",
+            counted(self.refusals.len() as u64, "allocation"),
+            ByteCount(largest.bytes)
+        ))
+    }
+
+    /// Returns the refused requests so far.
+    pub(super) fn refusals(&mut self) -> &mut [Refusal] {
+        &mut self.refusals
+    }
+
     /// Records a block that is live at the end. If the recording has no allocation of the block, it
     /// was live from the start.
     pub(super) fn live_at_end(&mut self, address: u64, bytes: u64) -> Result<(), Defect> {
@@ -132,11 +167,12 @@ impl OpenRecording {
         self.sizes.is_empty()
     }
 
-    /// Returns the trace with these notes, and passes its events to `take`.
+    /// Returns the trace with these notes and settings, and passes its events to `take`.
     pub(super) fn finish(
         mut self,
         name: String,
         notes: Vec<String>,
+        settings: Option<String>,
         take: &mut dyn FnMut(Event),
     ) -> Result<Trace, Defect> {
         // Blocks that were live before the recording are in address order, since the order of their
@@ -145,8 +181,14 @@ impl OpenRecording {
         let first = self.before.iter().map(|(_, block)| Happened::Alloc(*block));
         let mut ids = vec![0; self.sizes.len()];
         let mut streams = Vec::with_capacity(self.sizes.len());
-        let (mut allocations, mut live_bytes) = (0, 0);
-        for happened in first.chain(self.events) {
+        let (mut allocations, mut live_bytes) = (0_u32, 0);
+        let mut refusals = self.refusals.iter_mut().peekable();
+        let before = self.before.len() as u64;
+        for (number, happened) in (0..).zip(first.chain(self.events)) {
+            while let Some(refusal) = refusals.next_if(|next| before + next.events_before == number)
+            {
+                (refusal.live_bytes, refusal.blocks_after) = (live_bytes, allocations);
+            }
             match happened {
                 Happened::Alloc(block) => {
                     let bytes = self.sizes[block as usize];
@@ -169,6 +211,13 @@ impl OpenRecording {
                 }
             }
         }
+        for refusal in refusals {
+            (refusal.live_bytes, refusal.blocks_after) = (live_bytes, allocations);
+        }
+        for refusal in &mut self.refusals {
+            refusal.events_before += before;
+            refusal.blocks_after = allocations - refusal.blocks_after;
+        }
         Ok(Trace {
             name,
             header: Vec::new(),
@@ -177,6 +226,8 @@ impl OpenRecording {
             between: Vec::new(),
             streams,
             notes,
+            refusals: self.refusals,
+            settings,
         })
     }
 

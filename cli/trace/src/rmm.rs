@@ -19,8 +19,6 @@ pub const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 #[derive(Default)]
 struct Log {
     recording: OpenRecording,
-    refused: u64,
-    refused_bytes: u64,
     threads: HashSet<String>,
     streams: HashSet<String>,
     /// The stream on which each live block was allocated.
@@ -91,8 +89,7 @@ impl Log {
                 }
             }
             "allocate failure" => {
-                self.refused += 1;
-                self.refused_bytes = self.refused_bytes.max(bytes);
+                self.recording.refuse(bytes);
             }
             _ => {
                 return Err(Defect::UnknownAction {
@@ -139,13 +136,7 @@ impl Log {
                 counted(self.moved, "block")
             ));
         }
-        if self.refused > 0 {
-            notes.push(format!(
-                "{} refused, the largest of {} bytes: left out",
-                counted(self.refused, "allocation"),
-                self.refused_bytes
-            ));
-        }
+        notes.extend(self.recording.refusals_note());
         counts.notes(&mut notes);
         if self.cut {
             notes.push(
@@ -153,7 +144,7 @@ impl Log {
                     .to_owned(),
             );
         }
-        self.recording.finish(name, notes, take)
+        self.recording.finish(name, notes, None, take)
     }
 }
 

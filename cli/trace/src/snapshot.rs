@@ -30,8 +30,9 @@ struct DeviceRecord {
     held_back: HashMap<u64, u64>,
     /// Number of blocks whose free did not complete immediately, since other streams used them.
     waited: usize,
-    refused: u64,
-    refused_bytes: u64,
+    /// For each refused request, the bytes that the device had free, and the number of `changes`
+    /// before.
+    device_free: Vec<(Option<u64>, usize)>,
     /// Bytes of all segments at the end, and the changes of that sum from the first entry to the
     /// last.
     segment_bytes: u64,
@@ -89,7 +90,8 @@ pub(super) fn read(
             advice: "call torch.cuda.memory._record_memory_history() before the program allocates",
         });
     }
-    let beside = notes_on_the_rest(&pickle);
+    let settings = settings(&pickle);
+    let beside = notes_on_the_rest(&pickle, settings.as_deref());
     let several = devices.len() > 1;
     let traces = devices
         .into_iter()
@@ -100,14 +102,16 @@ pub(super) fn read(
             } else {
                 name.to_owned()
             };
-            device.finish(name, &beside, &mut |event| take(trace, event))
+            device.finish(name, &beside, settings.clone(), &mut |event| {
+                take(trace, event)
+            })
         });
     traces.collect()
 }
 
 /// Returns notes, one sentence for each, on the parts of a snapshot that do not belong to a device
 /// and are not replayed.
-fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
+fn notes_on_the_rest(pickle: &Pickle<'_>, settings: Option<&str>) -> Vec<String> {
     let empty = |value| pickle.list(value).is_some_and(|list| list.len() == 0);
     let holds = |key| {
         let list = pickle.get(pickle.root, key);
@@ -118,7 +122,7 @@ fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
     if holds("host_traces") || holds("host_segments") {
         notes.push("pinned memory of the host is in the file and left out".to_owned());
     }
-    if let Some(settings) = settings(pickle) {
+    if let Some(settings) = settings {
         notes.push(format!(
             "the snapshot was made with {settings}; give --pytorch {settings} to compare with that"
         ));
@@ -199,8 +203,12 @@ impl DeviceRecord {
                 self.waited += usize::from(waited);
             }
             b"oom" => {
-                self.refused += 1;
-                self.refused_bytes = self.refused_bytes.max(number("size")?);
+                let bytes = number("size")?;
+                if bytes > 0 {
+                    self.recording.refuse(bytes);
+                    let free = pickle.number(entry, "device_free");
+                    self.device_free.push((free, self.changes.len()));
+                }
             }
             b"segment_alloc" | b"segment_map" => self.changes.push(i128::from(number("size")?)),
             b"segment_free" | b"segment_unmap" => self.changes.push(-i128::from(number("size")?)),
@@ -253,14 +261,16 @@ impl DeviceRecord {
     }
 
     fn finish(
-        self,
+        mut self,
         name: String,
         beside: &[String],
+        settings: Option<String>,
         take: &mut dyn FnMut(Event),
     ) -> Result<Trace, Defect> {
+        self.set_devices();
         let mut notes = self.notes();
         notes.extend_from_slice(beside);
-        self.recording.finish(name, notes, take)
+        self.recording.finish(name, notes, settings, take)
     }
 
     /// Returns notes for readers of the replay, one sentence for each.
@@ -293,21 +303,13 @@ impl DeviceRecord {
             "that shared no memory with the rest: the blocks there are played like all others",
         );
         counts.notes(&mut notes);
-        if self.refused > 0 {
-            notes.push(format!(
-                "{} refused, the largest of {}: left out",
-                counted(self.refused, "allocation"),
-                ByteCount(self.refused_bytes)
-            ));
-        }
+        notes.extend(self.recording.refusals_note());
         if self.recording.all_multiples_of(ROUNDING_BYTES) {
             notes.push(format!(
                 "all sizes are multiples of {ROUNDING_BYTES}: they may be rounded, and not what was asked for"
             ));
         }
-        let held = u64::try_from(self.most_held_bytes()).unwrap_or(u64::MAX);
-        // If segments are missing from the list, the sum of held bytes is wrong.
-        if self.segment_bytes > 0 && held >= self.recording.most_live_bytes() {
+        if let Some(held) = self.held_bytes().and_then(|held| held.into_iter().max()) {
             notes.push(format!(
                 "PyTorch held {} at most, as far back as the history goes",
                 ByteCount(held)
@@ -340,14 +342,30 @@ impl DeviceRecord {
         notes
     }
 
-    /// Returns the maximum bytes of all segments, computed backwards from the end.
-    fn most_held_bytes(&self) -> i128 {
+    /// Returns the bytes of all segments before the first of the changes and after each of them,
+    /// computed backwards from the end; `None` if segments are missing from the list.
+    fn held_bytes(&self) -> Option<Vec<u64>> {
         let mut held = i128::from(self.segment_bytes);
-        let mut most = held;
+        let mut all = vec![held];
         for change in self.changes.iter().rev() {
             held -= change;
-            most = most.max(held);
+            all.push(held);
         }
-        most
+        let all = all.iter().rev().map(|held| u64::try_from(*held));
+        let all: Vec<u64> = all.collect::<Result<_, _>>().ok()?;
+        let most = all.iter().max().copied();
+        let known = self.segment_bytes > 0 && most >= Some(self.recording.most_live_bytes());
+        known.then_some(all)
+    }
+
+    /// Adds to each refused request the bytes that PyTorch could use at that time.
+    fn set_devices(&mut self) {
+        let Some(held) = self.held_bytes() else {
+            return;
+        };
+        let refusals = self.recording.refusals().iter_mut();
+        for (refusal, (free, changes)) in refusals.zip(&self.device_free) {
+            refusal.device_bytes = free.and_then(|free| free.checked_add(held[*changes]));
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::rmm::HEADER;
-use crate::{Defect, Event, Trace, TraceError, read};
+use crate::{Defect, Event, Refusal, Trace, TraceError, read};
 
 const ROWS: &str = "\
     7,10:00:00.000001,allocate,0x7f0000000000,1024,0x2
@@ -48,6 +48,24 @@ fn a_log_gives_its_name_and_events_and_one_note() {
     assert_eq!(trace.stream(3), None, "there is no such block");
     assert_eq!(trace.notes().len(), 1, "{:?}", trace.notes());
     assert!(noted(&trace, "an RMM log has no steps"));
+}
+
+#[test]
+fn a_failed_allocation_is_a_refused_request_on_an_unknown_device() {
+    let rows = format!("{ROWS}7,10:00:00.000005,allocate failure,(nil),4096,0x2\n");
+    let trace = parsed(&log(&rows)).unwrap();
+    assert_eq!(trace.events(), events());
+    let [refusal] = trace.refusals() else {
+        panic!("{:?}", trace.refusals());
+    };
+    let expected = Refusal {
+        events_before: 4,
+        bytes: 4096,
+        live_bytes: 107,
+        blocks_after: 0,
+        device_bytes: None,
+    };
+    assert_eq!(*refusal, expected);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::cases::{events, history, pickled};
-use crate::{Defect, Trace, TraceError, read};
+use crate::{Defect, MAX_BYTES, Refusal, Trace, TraceError, read};
 
 const FIXTURES: [(&str, &[u8]); 5] = [
     ("2", include_bytes!("../../fixtures/protocol2.pickle")),
@@ -65,6 +65,32 @@ fn what_a_snapshot_does_not_say_is_noted() {
 }
 
 #[test]
+fn a_refused_request_has_its_place_the_live_bytes_and_the_device() {
+    let traces = read_all(FIXTURES[1].1).unwrap();
+    // Two blocks are older than the history, and 3 of its events precede. A segment of 1 MiB is freed
+    // later.
+    let refusal = Refusal {
+        events_before: 5,
+        bytes: 1 << 40,
+        live_bytes: 6000,
+        blocks_after: 1,
+        device_bytes: Some((5 << 20) + 12345),
+    };
+    assert_eq!(traces[0].refusals(), [refusal]);
+    assert_eq!(traces[1].refusals(), []);
+    // Without segments, the bytes that PyTorch held are unknown.
+    let first = one(&history("oom 0 9223372034707292160, alloc 512 10, oom 0 0"));
+    let unknown = Refusal {
+        events_before: 0,
+        bytes: MAX_BYTES,
+        live_bytes: 0,
+        blocks_after: 1,
+        device_bytes: None,
+    };
+    assert_eq!(first.refusals(), [unknown]);
+}
+
+#[test]
 fn one_trace_of_several_devices_is_refused() {
     let defect = read(Path::new("t.pickle"), FIXTURES[0].1)
         .unwrap_err()
@@ -116,6 +142,10 @@ fn settings_that_are_not_the_defaults_are_noted() {
     let text = json!({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"});
     assert!(noted(&with(text), "made with max_split_size_mb:32;"));
     let both = json!({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": ""});
+    assert_eq!(
+        with(both.clone()).pytorch_settings(),
+        Some("max_split_size_mb:64")
+    );
     assert!(noted(&with(both), "made with max_split_size_mb:64;"));
     for settings in [
         json!({"expandable_segments": false, "PYTORCH_CUDA_ALLOC_CONF": ""}),
