@@ -68,7 +68,7 @@ pub(crate) fn tapes(path: &Path) -> Result<(Tapes, Option<TraceError>), TraceErr
 }
 
 /// Traces without their events, and the tapes of the events.
-type Tapes = Vec<(Trace, io::Result<RecordedTape>)>;
+pub(crate) type Tapes = Vec<(Trace, io::Result<RecordedTape>)>;
 
 fn open_trace(path: &Path) -> Result<Box<dyn Read>, TraceError> {
     open(path).map_err(|error| {

@@ -1,7 +1,8 @@
 //! `larder plan`: packs lifetimes from files and reports the heights of the packings.
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +12,7 @@ use larder_jobs::units::parse_bytes;
 use super::replay::{cannot_write, try_page};
 use super::{Failure, complain, warn_of_cut};
 use crate::interrupt;
-use crate::plan::{self, Effort, PlanRow, Problem};
+use crate::plan::{self, Effort, PlanFormat, PlanRow, Problem};
 use crate::report::page::page;
 use crate::report::picture::{Drawn, DrawnBlocks, Picture, Words, pictures};
 use crate::report::{Shown, Table, decimals, json_line, print, print_wrapped};
@@ -39,6 +40,12 @@ pub(super) struct PlanArgs {
     #[command(flatten)]
     shown: Shown,
 
+    /// Where to write the offset of each buffer
+    ///
+    /// A name that ends in .csv, with the columns of the files that are read, or in .json, which may have several plans.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+
     /// Also write one page with the table and a picture of each packing
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -54,30 +61,26 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 /// Packs the problems of all files. Damaged files and impossible problems are reported and skipped.
 pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
-    if let Some(page) = &args.html {
-        try_page("--html", page, &args.files)?;
+    for (option, output) in [("--html", &args.html), ("--out", &args.out)] {
+        if let Some(output) = output {
+            try_page(option, output, &args.files)?;
+        }
     }
     interrupt::listen();
+    let (problems, mut refused) = load_all(&args.files);
+    let out = args
+        .out
+        .as_deref()
+        .map(|path| out_file(path, problems.len()));
+    let out = out.transpose()?;
     let mut solved = Vec::new();
-    let mut refused = false;
-    for file in &args.files {
-        match plan::load(file) {
-            Ok((problems, cut)) => {
-                cut.iter().for_each(warn_of_cut);
-                for problem in problems {
-                    if interrupt::asked() {
-                        break;
-                    }
-                    match plan_one(&problem, args)? {
-                        Some(row) => solved.push((problem, row)),
-                        None => refused = true,
-                    }
-                }
-            }
-            Err(error) => {
-                refused = true;
-                complain(&error);
-            }
+    for problem in problems {
+        if interrupt::asked() {
+            break;
+        }
+        match plan_one(&problem, args)? {
+            Some(row) => solved.push((problem, row)),
+            None => refused = true,
         }
     }
     if !solved.is_empty() {
@@ -105,6 +108,12 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
             row.problem
         )));
     }
+    if let Some((path, format)) = out {
+        let written = File::create(path)
+            .map_err(Into::into)
+            .and_then(|file| plan::write(format, &solved, BufWriter::new(file)));
+        written.map_err(|error| cannot_write(path, &error))?;
+    }
     if interrupt::asked() {
         Err(Failure::Interrupted)
     } else if refused {
@@ -112,6 +121,38 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
     } else {
         Ok(())
     }
+}
+
+/// Returns the problems of all files, and whether a file was damaged, which is reported.
+fn load_all(files: &[PathBuf]) -> (Vec<Problem>, bool) {
+    let mut problems = Vec::new();
+    let mut damaged = false;
+    for file in files {
+        match plan::load(file) {
+            Ok((loaded, cut)) => {
+                cut.iter().for_each(warn_of_cut);
+                problems.extend(loaded);
+            }
+            Err(error) => {
+                damaged = true;
+                complain(&error);
+            }
+        }
+    }
+    (problems, damaged)
+}
+
+/// Returns the file for the offsets of so many problems, and its format.
+fn out_file(path: &Path, problems: usize) -> Result<(&Path, PlanFormat), Failure> {
+    let why = match PlanFormat::of(path) {
+        None => "ends neither in .csv nor in .json: name a file that does".to_owned(),
+        Some(PlanFormat::Csv) if problems > 1 => {
+            format!("has room for one plan, and there are {problems}: name a .json file")
+        }
+        Some(format) => return Ok((path, format)),
+    };
+    let path = path.display();
+    Err(Failure::Arguments(format!("--out {path} {why}")))
 }
 
 /// Packs one problem. Returns `None` if there is no packing, which is reported.

@@ -14,25 +14,28 @@ use larder_cuda::driver::Choice;
 use super::{Failure, complain, warn, warn_of_cut};
 use crate::device;
 use crate::families::{self, Family};
+use crate::input::{self, Tapes};
+use crate::interrupt;
 use crate::peers::{self, PytorchConfig};
-use crate::planned;
 use crate::replay::report::ReplayReport;
 use crate::replay::{
     CONTENDERS, ContenderSpec, Options, PYTORCH_SET, RecordedTape, ReplayError, ReplayScript,
-    SHOWN, program_number, record, replay_watched,
+    SHOWN, TapeWriter, program_number, record, replay_watched,
 };
 use crate::report::page::try_write;
 use crate::report::{Shown, json_line, print, print_wrapped, progress_bar};
-use crate::{input, interrupt};
+use crate::{plan, planned};
+use larder_core::Align;
 use larder_trace::Trace;
 
 /// Replays recorded traces and prints a table of what each allocator needed.
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
-    /// Traces, memory snapshots of PyTorch and logs of RMM; `-` is standard input
+    /// Traces, memory snapshots of PyTorch, logs of RMM and lifetimes; `-` is standard input
     ///
     /// Traces in format v1, what torch.cuda.memory's _dump_snapshot writes, and the CSV of RMM's logging adaptor, each
-    /// plain, gzip, xz or zstd; the format is detected by content.
+    /// plain, gzip, xz or zstd; the format is detected by content. Another CSV file has lifetimes, as `larder plan` reads
+    /// them, and is replayed as a step that allocates and frees them.
     #[arg(required_unless_present = "families", value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -172,9 +175,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let mut report = ReplayReport::new(options);
     let mut damaged = false;
     for file in args.files.iter().take_while(|_| !interrupt::asked()) {
-        match input::tapes(file) {
-            Ok((traces, cut)) => {
-                progress.suspend(|| cut.iter().for_each(warn_of_cut));
+        match progress.suspend(|| read_file(file)) {
+            Ok(traces) => {
                 check_only(args, file, traces.len())?;
                 for tape in traces {
                     replay_all(tape, &chosen, args, &options, &progress, &mut report)?;
@@ -210,6 +212,30 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         0 => Ok(()),
         replays => Err(Failure::TooSmall { replays, of }),
     }
+}
+
+/// Reads the traces of a file, or the lifetimes of a CSV file as a program. Warns if the file is cut
+/// short, or if a part of it is left out.
+fn read_file(file: &Path) -> Result<Tapes, String> {
+    let Some(problem) = plan::lifetimes(file)? else {
+        let (traces, cut) = input::tapes(file).map_err(|error| error.to_string())?;
+        cut.iter().for_each(warn_of_cut);
+        return Ok(traces);
+    };
+    let trace = plan::trace(&problem).map_err(|error| error.to_string())?;
+    let mut writer = TapeWriter::new();
+    for event in trace.events() {
+        writer.write(*event, 0);
+    }
+    let mut lifetimes = problem.lifetimes.iter();
+    let bound = lifetimes.any(|life| life.align != Align::ONE || life.pinned.is_some());
+    if bound {
+        let file = file.display();
+        warn(&format_args!(
+            "{file}: alignments and fixed offsets are left out of the replay"
+        ));
+    }
+    Ok(vec![(trace, writer.finish())])
 }
 
 /// Replays one trace with all chosen contenders, until the user presses Ctrl-C.

@@ -36,8 +36,11 @@ pub(crate) enum CsvDefect {
     Backwards { lower: u32, upper: u32 },
 }
 
-/// Reads all lifetimes from a source. An error has the line, if it is known.
-pub(crate) fn read(source: impl Read) -> Result<Vec<Lifetime>, (Option<u64>, CsvDefect)> {
+/// Ids of buffers, and their lifetimes.
+pub(crate) type Buffers = (Vec<String>, Vec<Lifetime>);
+
+/// Reads the ids and lifetimes of all buffers from a source. An error has the line, if it is known.
+pub(crate) fn read(source: impl Read) -> Result<Buffers, (Option<u64>, CsvDefect)> {
     let mut reader = ReaderBuilder::new()
         .trim(csv::Trim::All)
         .from_reader(source);
@@ -47,18 +50,20 @@ pub(crate) fn read(source: impl Read) -> Result<Vec<Lifetime>, (Option<u64>, Csv
     };
     let header = reader.headers().map_err(unreadable)?;
     let columns = Columns::of(header).map_err(|defect| (Some(1), defect))?;
-    let mut lifetimes = Vec::new();
+    let (mut ids, mut lifetimes) = (Vec::new(), Vec::new());
     for record in reader.records() {
         let record = record.map_err(unreadable)?;
         let line = record.position().map(csv::Position::line);
         let lifetime = columns.lifetime(&record).map_err(|defect| (line, defect))?;
+        ids.push(record.get(columns.id).unwrap_or_default().to_owned());
         lifetimes.push(lifetime);
     }
-    Ok(lifetimes)
+    Ok((ids, lifetimes))
 }
 
 /// The index of each column.
 struct Columns {
+    id: usize,
     lower: usize,
     upper: usize,
     size: usize,
@@ -92,8 +97,8 @@ impl Columns {
             }
         }
         let needed = |index: usize| found[index].ok_or(CsvDefect::ColumnMissing(NAMES[index]));
-        needed(0)?;
         Ok(Self {
+            id: needed(0)?,
             lower: needed(1)?,
             upper: needed(2)?,
             size: needed(3)?,

@@ -5,8 +5,10 @@
 //! validator.
 
 pub(crate) mod csv;
+mod out;
 #[cfg(test)]
 mod planning_sets_tests;
+mod program;
 mod solve;
 pub(crate) mod steps;
 #[cfg(test)]
@@ -21,6 +23,8 @@ use larder_trace::{RMM_HEADER, TraceError};
 
 use crate::input;
 
+pub(crate) use out::{PlanFormat, write};
+pub(crate) use program::trace;
 pub use solve::{Effort, PlanRow, solve};
 
 /// Lifetimes to be packed together.
@@ -30,25 +34,39 @@ pub struct Problem {
     pub name: String,
     /// The lifetimes to be packed.
     pub lifetimes: Vec<Lifetime>,
+    /// The name of each lifetime's buffer in the file.
+    pub ids: Vec<String>,
 }
 
 /// Loads all problems of a file: one from a CSV file (recognized by its name, unless it is an RMM
 /// log), otherwise those of its traces. If the last trace is cut short, returns the part before the
 /// cut, and the defect. An error is the first defect found, with file and line.
 pub(crate) fn load(path: &Path) -> Result<(Vec<Problem>, Option<TraceError>), String> {
+    if let Some(problem) = lifetimes(path)? {
+        return Ok((vec![problem], None));
+    }
+    let (traces, cut) = input::traces(path).map_err(|error| error.to_string())?;
+    Ok((traces.iter().flat_map(steps::problems).collect(), cut))
+}
+
+/// Loads the problem of a CSV file; `None` if the file is a trace. An error has file and line.
+pub(crate) fn lifetimes(path: &Path) -> Result<Option<Problem>, String> {
     let ending = path.extension();
     if !ending.is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) || is_rmm_log(path) {
-        let (traces, cut) = input::traces(path).map_err(|error| error.to_string())?;
-        return Ok((traces.iter().flat_map(steps::problems).collect(), cut));
+        return Ok(None);
     }
     let file = input::open(path).map_err(|error| (None, csv::CsvDefect::Unreadable(error.into())));
-    let lifetimes = file.and_then(csv::read).map_err(|(line, defect)| {
+    let (ids, lifetimes) = file.and_then(csv::read).map_err(|(line, defect)| {
         let line = line.map_or_else(String::new, |line| format!("{line}:"));
         format!("{}:{line} {defect}", path.display())
     })?;
     let name = path.file_stem().unwrap_or_default();
     let name = name.to_string_lossy().into_owned();
-    Ok((vec![Problem { name, lifetimes }], None))
+    Ok(Some(Problem {
+        name,
+        lifetimes,
+        ids,
+    }))
 }
 
 /// Recognizes an RMM log by its first bytes. A file that cannot be read is not recognized; the next

@@ -47,6 +47,7 @@ struct StepUnderWay {
     number: u32,
     tick: u32,
     lifetimes: Vec<Lifetime>,
+    ids: Vec<String>,
     /// Index in `lifetimes` of each live block of the step.
     live: HashMap<u32, usize>,
 }
@@ -54,6 +55,7 @@ struct StepUnderWay {
 impl StepUnderWay {
     fn alloc(&mut self, id: u32, bytes: u64) {
         self.live.insert(id, self.lifetimes.len());
+        self.ids.push(id.to_string());
         self.lifetimes
             .push(Lifetime::new(self.tick, u32::MAX, bytes));
         self.tick += 1;
@@ -73,6 +75,7 @@ impl StepUnderWay {
         (!self.lifetimes.is_empty()).then_some(Problem {
             name,
             lifetimes: self.lifetimes,
+            ids: self.ids,
         })
     }
 }

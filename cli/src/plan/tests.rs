@@ -6,7 +6,7 @@ use super::steps;
 use larder_trace as trace;
 
 fn lifetimes(text: &str) -> Vec<Lifetime> {
-    read(text.as_bytes()).expect("a good file")
+    read(text.as_bytes()).expect("a good file").1
 }
 
 #[test]

@@ -103,7 +103,7 @@ pub(super) fn read(
                 name.to_owned()
             };
             device.finish(name, &beside, settings.clone(), &mut |event| {
-                take(trace, event)
+                take(trace, event);
             })
         });
     traces.collect()
