@@ -16,6 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::interrupt;
 use crate::replay::ReplayError;
+use crate::replay::heaps::{PlayHeapArgs, play_heap};
 
 /// Replays recorded allocation traces, compares Larder with its peers, and runs jobs that share a GPU.
 #[derive(Debug, Parser)]
@@ -34,6 +35,8 @@ enum Command {
     Jobs(larder_jobs::JobsCommand),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
+    #[command(hide = true)]
+    PlayHeap(PlayHeapArgs),
 }
 
 /// The reason for an exit code other than 0.
@@ -93,6 +96,7 @@ pub fn run() -> ExitCode {
         Command::Jobs(command) => return larder_jobs::run(command),
         Command::Completions(args) => shell::completions(&args, &mut Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
+        Command::PlayHeap(args) => return play_heap(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -17,6 +17,7 @@ use crate::families::{self, Family};
 use crate::input::{self, Tapes};
 use crate::interrupt;
 use crate::peers::{self, PytorchConfig};
+use crate::replay::heaps::{HEAP_RUNS, HeapFault, HeapReport, HeapSpec, play_all};
 use crate::replay::report::ReplayReport;
 use crate::replay::{
     CONTENDERS, ContenderSpec, Options, PYTORCH_SET, RecordedTape, ReplayError, ReplayScript,
@@ -31,7 +32,7 @@ use larder_trace::Trace;
 /// Replays recorded traces and prints a table of what each allocator needed.
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
-    /// Traces, memory snapshots of PyTorch, logs of RMM and lifetimes; `-` is standard input
+    /// Traces, PyTorch snapshots, RMM logs, lifetimes; `-` is stdin
     ///
     /// Traces in format v1, what torch.cuda.memory's _dump_snapshot writes, and the CSV of RMM's logging adaptor, each
     /// plain, gzip, xz or zstd; the format is detected by content. Another CSV file has lifetimes, as `larder plan` reads
@@ -60,6 +61,13 @@ pub(super) struct ReplayArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     operations: u32,
+
+    /// Play on process heaps, not on a simulated device
+    ///
+    /// Larder in three configurations, the C library's heap, and jemalloc and mimalloc where they are installed. What
+    /// `larder::Recorder` recorded is played so unless an option of devices is given.
+    #[arg(long, conflicts_with_all = DEVICE_OPTIONS)]
+    heaps: bool,
 
     /// Replay only this allocator; may be given more than once
     #[arg(long = "allocator", value_name = "NAME", value_parser = known_names())]
@@ -121,6 +129,23 @@ pub(super) struct ReplayArgs {
     html: Option<PathBuf>,
 }
 
+/// The options that are about devices and their allocators.
+const DEVICE_OPTIONS: [&str; 13] = [
+    "families",
+    "allocators",
+    "all",
+    "pytorch",
+    "device_bytes",
+    "passes",
+    "repeat",
+    "smallest_device",
+    "driver",
+    "plan",
+    "save_plans",
+    "snapshot",
+    "html",
+];
+
 /// Parses the choice of a driver. The stand-in needs no GPU; auto is NVIDIA's driver if there is a
 /// device, otherwise the stand-in.
 fn drivers() -> impl TypedValueParser<Value = Choice> {
@@ -173,13 +198,18 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     interrupt::listen();
     let progress = progress_bar();
     let mut report = ReplayReport::new(options);
+    let mut heaps = HeapReport::default();
     let mut damaged = false;
     for file in args.files.iter().take_while(|_| !interrupt::asked()) {
         match progress.suspend(|| read_file(file)) {
             Ok(traces) => {
                 check_only(args, file, traces.len())?;
                 for tape in traces {
-                    replay_all(tape, &chosen, args, &options, &progress, &mut report)?;
+                    if on_heaps(args, &tape.0) {
+                        play_on_heaps(tape, args, &progress, &mut heaps)?;
+                    } else {
+                        replay_all(tape, &chosen, args, &options, &progress, &mut report)?;
+                    }
                 }
             }
             Err(error) => {
@@ -194,24 +224,41 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         replay_all(tape, &chosen, args, &options, &progress, &mut report)?;
     }
     progress.finish_and_clear();
-    if !report.rows.is_empty() {
-        if !args.json {
-            let text = report.text(&args.shown).map_err(Failure::Arguments)?;
-            print_wrapped(&text, args.shown.width())?;
-        }
-        if let Some(path) = &args.html {
-            let page = report.page();
-            let page = page.map_err(|error| cannot_write(path, &error))?;
-            fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
-        }
-    }
+    write_reports(args, &heaps, &report)?;
     let of = report.rows.len();
     match report.refused() {
         _ if interrupt::asked() => Err(Failure::Interrupted),
         _ if damaged => Err(Failure::Reported),
+        _ if heaps.failed.is_some() => Err(Failure::Failed(heaps.failed.unwrap_or_default())),
         0 => Ok(()),
         replays => Err(Failure::TooSmall { replays, of }),
     }
+}
+
+/// Writes the reports that have rows, as text unless lines of JSON were written, and as a page.
+fn write_reports(
+    args: &ReplayArgs,
+    heaps: &HeapReport,
+    report: &ReplayReport,
+) -> Result<(), Failure> {
+    let (shown, width) = (&args.shown, args.shown.width());
+    if !args.json && !heaps.rows.is_empty() {
+        let text = heaps.text(shown).map_err(Failure::Arguments)?;
+        print_wrapped(&text, width)?;
+    }
+    if report.rows.is_empty() {
+        return Ok(());
+    }
+    if !args.json {
+        let text = report.text(shown).map_err(Failure::Arguments)?;
+        print_wrapped(&text, width)?;
+    }
+    if let Some(path) = &args.html {
+        let page = report.page();
+        let page = page.map_err(|error| cannot_write(path, &error))?;
+        fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
+    }
+    Ok(())
 }
 
 /// Reads the traces of a file, or the lifetimes of a CSV file as a program. Warns if the file is cut
@@ -236,6 +283,56 @@ fn read_file(file: &Path) -> Result<Tapes, String> {
         ));
     }
     Ok(vec![(trace, writer.finish())])
+}
+
+/// Returns whether a trace is played on process heaps: if the option says so, or if a process heap was
+/// recorded and no option is about devices.
+fn on_heaps(args: &ReplayArgs, trace: &Trace) -> bool {
+    let mut header = trace.header().iter();
+    let of_a_heap = header.any(|(key, by)| key == "recorded" && by.starts_with("larder "));
+    let options = &args.options;
+    let of_devices = args.all
+        || !args.allocators.is_empty()
+        || args.pytorch.is_some()
+        || args.driver.is_some()
+        || args.plan.is_some()
+        || args.save_plans.is_some()
+        || args.snapshot.is_some()
+        || args.html.is_some()
+        || options.device_bytes.is_some()
+        || options.passes.get() > 1
+        || options.smallest_device;
+    args.heaps || of_a_heap && !of_devices
+}
+
+/// Plays one trace on all process heaps.
+fn play_on_heaps(
+    (trace, written): (Trace, io::Result<RecordedTape>),
+    args: &ReplayArgs,
+    progress: &ProgressBar,
+    report: &mut HeapReport,
+) -> Result<(), Failure> {
+    let mut tape = written.map_err(ReplayError::NoTape)?;
+    let events = tape.tape.events();
+    progress.inc_length(events * HEAP_RUNS);
+    let ended = |heap: &HeapSpec| {
+        progress.set_message(format!("{} {}", trace.name(), heap.name));
+        progress.inc(events);
+    };
+    match play_all(&mut tape, &ended) {
+        Err(HeapFault::Interrupted) => return Ok(()),
+        Err(fault) => return Err(Failure::Failed(format!("{}: {fault}", trace.name()))),
+        Ok(heaps) => {
+            for (spec, runs) in heaps {
+                let row = report.add(trace.name(), tape.peak_live_bytes, &spec, runs);
+                if args.json {
+                    let line = json_line(row)?;
+                    progress.suspend(|| print(&line))?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Replays one trace with all chosen contenders, until the user presses Ctrl-C.

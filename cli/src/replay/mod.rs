@@ -27,6 +27,7 @@
 mod contender;
 #[cfg(test)]
 mod figures_tests;
+pub(crate) mod heaps;
 mod history;
 mod live_map;
 mod outcome;

@@ -326,6 +326,77 @@ fn a_replay_of_its_own_snapshot_needs_the_same() {
 }
 
 #[test]
+fn a_recorded_process_heap_is_played_on_heaps_unless_devices_are_asked_for() {
+    let folder = TempDir::new().unwrap();
+    let mut text = String::from("# alloc-trace v1\n# recorded: larder 0.1.0\n");
+    // 64 MiB are live at the peak, and half of them at the end.
+    for id in 0..1024 {
+        text.push_str(&format!("a {id} 65536\n"));
+    }
+    for id in 0..512 {
+        text.push_str(&format!("f {}\n", 2 * id));
+    }
+    let trace = file(&folder, "server.trace", text);
+    let heaps = rows("", &[&trace]);
+    let names: Vec<&str> = heaps
+        .iter()
+        .map(|row| row["heap"].as_str().unwrap())
+        .collect();
+    let expected = [
+        "larder",
+        "larder-speed",
+        "larder-memory",
+        "system",
+        "jemalloc",
+        "mimalloc",
+    ];
+    assert_eq!(names, expected);
+    for row in &heaps {
+        if let Some(why) = row["failed"].as_str() {
+            assert!(
+                ["jemalloc", "mimalloc"].contains(&row["heap"].as_str().unwrap()),
+                "{row}"
+            );
+            assert!(why.ends_with("is not installed"), "{row}");
+            continue;
+        }
+        assert_eq!(row["operations"], 1536, "{row}");
+        assert!(row["ns_per_operation"].as_f64().unwrap() > 0.0, "{row}");
+        let live = row["peak_live_bytes"].as_u64().unwrap();
+        assert_eq!(live, 64 << 20);
+        // What was written is resident.
+        let peak = row["peak_resident_bytes"].as_u64().unwrap();
+        assert!((live..2 * live).contains(&peak), "{row}");
+        let samples = row["resident_by_event"].as_array().unwrap();
+        assert!(samples.len() >= 64, "{row}");
+        assert_eq!(samples.last().unwrap()[0], 1536);
+    }
+    let text = larder("", &[&trace]);
+    assert!(
+        stdout(&text).contains("server: Larder takes "),
+        "{}",
+        stdout(&text)
+    );
+    let simulated = rows("--allocator larder", &[&trace]);
+    assert_eq!(simulated[0]["allocator"], "larder");
+    let refused = larder("--heaps --device-bytes 1GiB", &[&trace]);
+    assert_eq!(refused.status.code(), Some(2));
+    // Any trace is played so if that is asked for, and a block that no heap has is an error.
+    let impossible = file(
+        &folder,
+        "impossible.trace",
+        "# alloc-trace v1\na 0 1152921504606846976\n",
+    );
+    let output = larder("--heaps", &[&impossible]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("the heap has no block of 1152921504606846976 bytes"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
 fn a_snapshot_of_a_program_out_of_memory_is_answered_first() {
     let folder = TempDir::new().unwrap();
     let out = file(&folder, "oom.pickle", "");
