@@ -309,6 +309,7 @@ step_long() {
     LARDER_ROUNDS=all cargo test -p larder-core --test all random
     LARDER_ROUNDS=all cargo test -p larder --test process --test programs --test malloc
     LARDER_ROUNDS=all cargo test --release -p larder --test misuse --test limits
+    LARDER_ROUNDS=all CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo test --release -p larder --features heap-profile --test guarded
     LARDER_ROUNDS=all cargo test --release -p larder-jobs restarts
     LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_MAPPING_WAITS=1 cargo test -p larder-cuda --tests
     LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_SEED=3 cargo test -p larder-cuda --tests

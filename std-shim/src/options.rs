@@ -58,9 +58,10 @@ impl Larder {
 
     /// Sets whether a report explains the fault that ends a program at a guard page: the block, and
     /// the stacks that allocated and freed it. Works only on Linux. Installs a handler for
-    /// `SIGSEGV` when the first block is chosen. At the first fault of any kind, the old handler is
-    /// restored and the fault happens again, so the program ends as it would have without this
-    /// option.
+    /// `SIGSEGV` when the first block is chosen, but after the handler of Rust's runtime; a handler
+    /// that the program installs later stays in place. At the first fault of any kind, the old
+    /// handler is restored and the fault happens again, so the program ends as it would have
+    /// without this option.
     #[must_use]
     pub const fn with_fault_reports(self, explains_faults: bool) -> Self {
         Self(Config {

@@ -14,6 +14,7 @@
 //! # Invariants
 //! * GUARDPAGE1 a page is usable while its slot is `Used` or `Leaving`. The page of a `Used` slot
 //!   is the program's; that of a `Leaving` slot belongs only to the thread that frees the block.
+//!   After an access to a freed page its slot stays `Leaving`, and the page inaccessible.
 //! * GUARDPAGE2 the page of a slot that becomes `Free` is used again after those of all slots that
 //!   are `Free` by then.
 
@@ -34,7 +35,6 @@ use crate::os::{Native, Os, fault};
 use crate::process::PROCESS;
 use crate::thread::local::Local;
 use crate::thread::wait::Sleep;
-use crate::thread::with_local;
 
 /// Maximum number of blocks with pages of their own.
 const SLOTS: usize = 256;
@@ -178,9 +178,6 @@ impl GuardPages {
         self.page_bytes.store(page, Ordering::Relaxed);
         // Release: a thread that finds a block there finds the slots and the length of a page.
         self.start.store(start.as_ptr(), Ordering::Release);
-        if PROCESS.tuning.config().explains_faults {
-            fault::watch(explain);
-        }
         Some(())
     }
 
@@ -282,7 +279,11 @@ pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
         return None;
     }
     let here = Here::walk((&raw const bytes).addr());
-    PROCESS.guard_pages.take(bytes, config.by_new, here)
+    let block = PROCESS.guard_pages.take(bytes, config.by_new, here)?;
+    if PROCESS.tuning.config().explains_faults {
+        fault::watch(explain);
+    }
+    Some(block)
 }
 
 /// Counts a free with a layout. At every `guard_one_in`-th such free, flushes the thread's cache
@@ -383,7 +384,15 @@ pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
 
 /// Reports the access that faulted at an address, and its instruction.
 fn explain(address: *mut u8, instruction: usize) {
-    let facts = (PROCESS.guard_pages).with_slot(address, |slot| slot.facts(address));
+    let facts = (PROCESS.guard_pages).with_slot(address, |slot| {
+        let facts = slot.facts(address);
+        // Names are looked up with allocations. No block may get this page: the access is tried
+        // again, and must fault again.
+        if slot.known.state == UseState::Free {
+            slot.known.state = UseState::Leaving;
+        }
+        facts
+    });
     let Some(facts) = facts.flatten() else {
         return;
     };
@@ -392,19 +401,13 @@ fn explain(address: *mut u8, instruction: usize) {
         _ if address < facts.block => Misuse::TouchedBeforeStart,
         _ => Misuse::TouchedPastEnd,
     };
-    let here = Here::interrupted_at(instruction);
-    // Frames have no names: the stack of a signal handler is too small to look them up.
-    // SAFETY: the program touched the block, not the heap.
-    let was_walking = unsafe { with_local(|local| local.set_walking(true)) };
     say_found(&FoundMisuse {
         misuse,
         address,
         byte: None,
         facts: Some(facts),
-        here: Some(&here),
+        here: Some(&Here::interrupted_at(instruction)),
     });
-    // SAFETY: the program touched the block, not the heap.
-    unsafe { with_local(|local| local.set_walking(was_walking)) };
 }
 
 #[cfg(all(test, not(miri)))]

@@ -38,7 +38,7 @@ impl Here {
     }
 
     /// Walks the calling thread's stack in a signal handler, beginning with the interrupted
-    /// instruction.
+    /// instruction. Its frame is the address behind it, since a frame is a return address.
     pub(super) fn interrupted_at(instruction: usize) -> Self {
         let mut here = Self::walk_frames(0, FRAMES);
         let first = here.frames().position(|frame| frame == instruction);
@@ -46,6 +46,9 @@ impl Here {
         let wanted = PROCESS.tuning.config().stack_frames as usize;
         let kept = wanted.min(FRAMES - first.unwrap_or(0));
         here.frames.get_mut(kept..).unwrap_or_default().fill(0);
+        if let (Some(_), [first, ..]) = (first, &mut here.frames) {
+            *first += 1;
+        }
         here
     }
 

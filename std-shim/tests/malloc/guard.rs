@@ -55,6 +55,10 @@ fn a_fault_that_nobody_wants_explained_is_the_program_s() {
     let end = guarded("1", &program, Linked, &["own-handler", "100", "0"]);
     assert_eq!(end.status.code(), Some(7), "{}", end.text());
     assert!(end.text().ends_with("own handler\n"));
+    // A signal that a process sends ends the program, too.
+    let end = guarded("1", &program, Linked, &["sent", "100", "0"]);
+    end.assert_ended_by(libc::SIGSEGV, "", "sent");
+    assert_eq!(end.complaints(), "");
 }
 
 #[test]

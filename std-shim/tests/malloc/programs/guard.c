@@ -80,6 +80,7 @@ int main(int argc, char **argv) {
     block = malloc(bytes);
     printf("%p\n", (void *)block);
     memset(block, 'a', bytes);
+    if (!strcmp(argv[1], "sent")) raise(SIGSEGV);
     touch(argv[1]);
     misuse(argv[1]);
     puts("went on");
