@@ -43,7 +43,7 @@ impl Larder {
     /// Such a block lies alone in a page between two inaccessible ones, at the end or the start of
     /// that page. A read or write past that side faults; a write past the other side is found when
     /// the block is freed, as are double frees. The page of a freed block stays inaccessible until
-    /// the pages of all other free blocks have been used again; there are 256 such pages. Blocks
+    /// the pages of all other free blocks have been used again; there are 1024 such pages. Blocks
     /// are chosen when a thread has none cached. A free with a layout takes a slower path, which
     /// checks the address. At one in `one_in` of these frees the thread flushes its cache, so that
     /// a block which a loop frees and allocates again and again can be chosen; blocks of `malloc`

@@ -31,15 +31,21 @@ use super::{LEAST_ALIGN, Misuse, fill};
 use crate::block_table::{MappedValues, Zeroes};
 use crate::config::Config;
 use crate::os::stack::thread_number;
-use crate::os::{Native, Os, fault};
+use crate::os::{Native, Os, fault, say};
 use crate::process::PROCESS;
 use crate::thread::local::Local;
 use crate::thread::wait::Sleep;
+use crate::thread::with_local;
 
-/// Maximum number of blocks with pages of their own.
-const SLOTS: usize = 256;
+/// Maximum number of blocks with pages of their own. In use, they take 4 MiB, the table of slots
+/// 0.6 MiB, and each page two of the kernel's mappings, of which a process may have 65,530.
+const SLOTS: usize = 1024;
 /// Bytes of blocks of a common length that one refill brings into an empty bin.
 const REFILL_BYTES: usize = 4096;
+/// The values of [`GuardPages::full`].
+const NEVER_FULL: u32 = 0;
+const WAS_FULL: u32 = 1;
+const SAID_FULL: u32 = 2;
 
 /// A page for a block.
 #[derive(Clone, Copy)]
@@ -85,6 +91,8 @@ pub(crate) struct GuardPages {
     /// Allocations up to and including the next chosen one; 0 before the first one is drawn.
     left: AtomicU32,
     random: AtomicU64,
+    /// Whether all pages were in use at a chosen allocation, and whether that was said.
+    full: AtomicU32,
     slots: Locked<Slots, Sleep>,
 }
 
@@ -100,6 +108,7 @@ impl GuardPages {
             page_bytes: AtomicUsize::new(0),
             left: AtomicU32::new(0),
             random: AtomicU64::new(0),
+            full: AtomicU32::new(NEVER_FULL),
             slots: Locked::new(Slots {
                 slots: MappedValues::NONE,
                 freed: 0,
@@ -189,7 +198,10 @@ impl GuardPages {
             let page = Native.page_bytes();
             let all = slots.slots.values().iter_mut().enumerate();
             let free = all.filter(|(_, slot)| slot.is_free());
-            let (number, slot) = free.min_by_key(|(_, slot)| slot.freed_at)?;
+            let Some((number, slot)) = free.min_by_key(|(_, slot)| slot.freed_at) else {
+                self.note_full(NEVER_FULL, WAS_FULL);
+                return None;
+            };
             let start = self.page(number);
             // SAFETY: GUARDPAGE1: a page that is not in use.
             if !unsafe { Native.commit(start, page) } {
@@ -213,6 +225,22 @@ impl GuardPages {
             };
             NonNull::new(block)
         })
+    }
+
+    /// Changes `full` if it has a value. Returns whether it had.
+    fn note_full(&self, from: u32, to: u32) -> bool {
+        // Relaxed: the word says nothing about other memory.
+        (self.full)
+            .compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Says once that all pages are in use. Called without the lock of the slots.
+    #[cold]
+    fn say_full(&self) {
+        if self.note_full(WAS_FULL, SAID_FULL) {
+            say(b"larder: all 1024 guard pages are in use: further blocks have none\n");
+        }
     }
 
     /// Begins to free the block that starts at an address, and makes its page the caller's
@@ -278,8 +306,16 @@ pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
     if !may || !PROCESS.guard_pages.is_due(bytes, one_in) {
         return None;
     }
+    // A report must not use up the pages.
+    // SAFETY: called from the verbs, which do not use the thread's part here.
+    if unsafe { with_local(|local| local.is_walking()) } {
+        return None;
+    }
     let here = Here::walk((&raw const bytes).addr());
-    let block = PROCESS.guard_pages.take(bytes, config.by_new, here)?;
+    let Some(block) = PROCESS.guard_pages.take(bytes, config.by_new, here) else {
+        PROCESS.guard_pages.say_full();
+        return None;
+    };
     if PROCESS.tuning.config().explains_faults {
         fault::watch(explain);
     }
@@ -297,7 +333,7 @@ pub(crate) fn count_free(local: &mut Local) {
 
 /// Reports a misuse of the block whose page contains an address. Returns if the program may go on.
 #[cold]
-fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
+fn say_misuse(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
     let facts = (PROCESS.guard_pages).with_slot(address, |slot| slot.facts(address));
     report(&FoundMisuse {
         misuse,
@@ -322,15 +358,15 @@ pub(crate) unsafe fn free(block: *mut u8, given: Option<Layout>) {
 fn free_from(block: *mut u8, given: Option<Layout>, here: Here) {
     let known = match PROCESS.guard_pages.begin_free(block) {
         Some(Ok(known)) => known,
-        Some(Err(misuse)) => return say(misuse, block, None, &here),
+        Some(Err(misuse)) => return say_misuse(misuse, block, None, &here),
         None => return,
     };
     if given.is_some_and(|layout| !known.is(layout)) {
-        say(Misuse::OtherLayout, block, None, &here);
+        say_misuse(Misuse::OtherLayout, block, None, &here);
     }
     // SAFETY: GUARDPAGE1: the block is leaving, so its page is ours alone.
     if let Some(BadWrite { misuse, byte, .. }) = unsafe { mend(block, &known, usize::MAX) } {
-        say(misuse, block, Some(byte), &here);
+        say_misuse(misuse, block, Some(byte), &here);
     }
     PROCESS.guard_pages.end_free(block, here);
 }
@@ -358,7 +394,7 @@ pub(crate) unsafe fn resize(
                 true => Misuse::ResizedAfterFree,
                 false => Misuse::ResizedNoBlock,
             };
-            say(misuse, block, None, &here);
+            say_misuse(misuse, block, None, &here);
             return ptr::null_mut();
         }
         None => return ptr::null_mut(),
@@ -386,8 +422,7 @@ pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
 fn explain(address: *mut u8, instruction: usize) {
     let facts = (PROCESS.guard_pages).with_slot(address, |slot| {
         let facts = slot.facts(address);
-        // Names are looked up with allocations. No block may get this page: the access is tried
-        // again, and must fault again.
+        // No block may get this page: the access is tried again, and must fault again.
         if slot.known.state == UseState::Free {
             slot.known.state = UseState::Leaving;
         }

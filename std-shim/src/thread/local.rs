@@ -107,6 +107,11 @@ impl Local {
         core::mem::replace(&mut self.walking, walking)
     }
 
+    /// Returns whether the thread's stack is being walked, or names of functions are looked up.
+    pub(crate) const fn is_walking(&self) -> bool {
+        self.walking
+    }
+
     /// Counts a free. Returns true for every `of`-th free.
     pub(crate) const fn counts_free(&mut self, of: u32) -> bool {
         self.frees += 1;

@@ -44,6 +44,15 @@ pub(crate) fn task(name: &str) {
             drop(black_box(vec![0_u8; 100]));
             touches_freed_block();
         }
+        "400-live" => {
+            let live: Vec<_> = (0..400).map(|_| Box::new([1_u8; 101])).collect();
+            touches_freed_block();
+            drop(black_box(live));
+        }
+        "too-many-live" => {
+            let live: Vec<_> = (0..3000).map(|_| Box::new([1_u8; 101])).collect();
+            drop(black_box(live));
+        }
         "threads" => {
             let (count, at_once) = (4, Barrier::new(4));
             thread::scope(|scope| {
@@ -75,6 +84,16 @@ pub(crate) fn check_all() {
     // A handler that the program installs later stays.
     let end = run(1, &["own-handler"]);
     assert_eq!((end.status.code(), &*end.report), (Some(7), ""));
+    let end = run(1, &["400-live"]);
+    end.assert_ended_by(libc::SIGSEGV, "400-live");
+    assert!(
+        end.report.starts_with("larder: read or wrote"),
+        "{}",
+        end.report
+    );
+    let end = run(1, &["too-many-live"]);
+    let words = "larder: all 1024 guard pages are in use: further blocks have none\n";
+    assert_eq!((&*end.said, &*end.report), ("went on\n", words));
     for _ in 0..5 {
         let end = run(1, &["threads"]);
         end.assert_ended_by(libc::SIGSEGV, "threads");

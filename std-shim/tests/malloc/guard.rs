@@ -7,6 +7,10 @@ use std::path::Path;
 use crate::program::Heap::Linked;
 use crate::program::{End, Heap, command, compile, compile_with_names, run};
 
+/// What a process says once if it needs more guard pages.
+pub(crate) const ALL_IN_USE: &str =
+    "larder: all 1024 guard pages are in use: further blocks have none\n";
+
 /// Runs a program with guard pages for one block in `one_in`.
 fn guarded(one_in: &str, program: &Path, heap: Heap, arguments: &[&str]) -> End {
     run(command(program, heap)
@@ -104,6 +108,14 @@ fn blocks_with_a_page_and_without_come_and_go() {
         let variables = [("LARDER_MODE", mode), ("LARDER_GUARD", one_in)];
         let mut command = command(&program, Linked);
         let end = run(command.args(["nothing", "100", "600"]).envs(variables));
-        end.assert_says("went on\n", &format!("{mode} {one_in}"));
+        let what = format!("{mode} {one_in}: {}{}", end.text(), end.complaints());
+        assert!(end.status.success(), "{what}");
+        assert!(end.text().ends_with("went on\n"), "{what}");
+        let is_full = (mode, one_in) == ("balanced", "1");
+        assert_eq!(
+            end.complaints(),
+            if is_full { ALL_IN_USE } else { "" },
+            "{what}"
+        );
     }
 }
