@@ -1,4 +1,4 @@
-//! [`Text`]: a text buffer for reports, made without allocating.
+//! [`Text`]: a text buffer for reports, made without allocating; [`Plural`]: a number of things.
 
 use core::fmt;
 
@@ -27,5 +27,27 @@ impl fmt::Write for Text<'_> {
         room.copy_from_slice(text.as_bytes());
         self.length = end;
         Ok(())
+    }
+}
+
+/// A number of things, as "1 block" or "2 blocks".
+pub(crate) struct Plural(pub(crate) usize, pub(crate) &'static str);
+
+impl fmt::Display for Plural {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, thing) = self;
+        let ending = if *count == 1 { "" } else { "s" };
+        write!(f, "{count} {thing}{ending}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Plural;
+
+    #[test]
+    fn only_one_thing_is_singular() {
+        let said = [0, 1, 2].map(|count| Plural(count, "block").to_string());
+        assert_eq!(said, ["0 blocks", "1 block", "2 blocks"]);
     }
 }

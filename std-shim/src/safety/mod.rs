@@ -8,11 +8,12 @@
 //! * `blocks` its table of blocks and their quarantine · `fill` the fill of memory outside of
 //!   blocks · `history` the stacks that allocated and freed each block
 //! * `guard_pages` single blocks between guard pages, in a heap that is not hardened
-//! * `check` the checks of every heap · `report` the text of a report
+//! * `check` the checks of every heap · `report` the text of a report · `frames` its stacks
 
 mod blocks;
 pub(crate) mod check;
 mod fill;
+mod frames;
 pub(crate) mod guard_pages;
 pub(crate) mod hardened;
 mod history;

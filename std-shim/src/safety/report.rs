@@ -6,14 +6,14 @@ use core::fmt::{self, Write};
 
 use super::Misuse;
 use super::blocks::Facts;
+use super::frames::write_frames;
 use super::hardened::with;
 use super::history::{Here, Leak};
 use crate::block_table::MappedValues;
 use crate::config::OnMisuse;
-use crate::os::stack::{CodeLocation, place_of};
 use crate::os::{abort, say};
 use crate::process::PROCESS;
-use crate::text::Text;
+use crate::text::{Plural, Text};
 
 /// Maximum length of a report in bytes.
 const REPORT_BYTES: usize = 64 << 10;
@@ -108,7 +108,8 @@ impl FoundMisuse<'_> {
         let (bytes, granted) = (known.bytes, known.granted_bytes());
         writeln!(
             text,
-            "  block {block:p}: {bytes} bytes, {granted} granted, aligned to {}, {}",
+            "  block {block:p}: {}, {granted} granted, aligned to {}, {}",
+            Plural(bytes, "byte"),
             known.align(),
             known.state.words(),
         )?;
@@ -118,12 +119,18 @@ impl FoundMisuse<'_> {
             Some(_) => "first byte written",
             None => "address",
         };
+        write!(text, "  {what} {at:p}: index {offset}")?;
+        // Distances are from the first and the last byte, so that none is 0.
         match usize::try_from(offset) {
-            Err(_) => writeln!(text, "  {what} {at:p}: {} before its start", -offset),
-            Ok(offset) if offset >= bytes => {
-                writeln!(text, "  {what} {at:p}: {} past its end", offset - bytes)
+            Err(_) => {
+                let before = Plural(offset.unsigned_abs(), "byte");
+                writeln!(text, ", {before} before its first byte")
             }
-            Ok(offset) => writeln!(text, "  {what} {at:p}: {offset} from its start"),
+            Ok(offset) if offset >= bytes => {
+                let past = Plural(offset - bytes + 1, "byte");
+                writeln!(text, ", {past} past its last byte")
+            }
+            Ok(_) => writeln!(text),
         }
     }
 }
@@ -131,87 +138,6 @@ impl FoundMisuse<'_> {
 fn write_stack(word: &str, here: &Here, text: &mut Text) -> fmt::Result {
     writeln!(text, "  {word} by thread {}:", here.thread())?;
     write_frames(here, text)
-}
-
-/// Writes a line for each frame, beginning with the allocator's caller: its file and offset, as
-/// `addr2line` takes them, and the function's name if it is known.
-fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
-    let count = here.frames().count();
-    if count == 0 {
-        return text.write_str("    no stack\n");
-    }
-    let inner = here
-        .frames()
-        .take_while(|&frame| is_allocator(frame))
-        .count();
-    for frame in here.frames().skip(inner % count) {
-        // The call instruction ends at the return address.
-        let call = frame - 1;
-        write!(text, "    {call:#x}")?;
-        let place = place_of(call);
-        if let Some(CodeLocation { file, offset, .. }) = place {
-            write!(text, " {}+{offset:#x}", file.to_str().unwrap_or("?"))?;
-        }
-        if !write_names(frame, text)?
-            && let Some(function) = place.and_then(|place| place.function)
-        {
-            write!(text, " {}", function.to_str().unwrap_or("?"))?;
-        }
-        text.write_str("\n")?;
-    }
-    Ok(())
-}
-
-/// Maximum number of characters of a name; generic functions can have long ones.
-#[cfg(feature = "heap-profile")]
-const MAX_NAME: usize = 100;
-
-/// Runs `f`, which allocates to look up names, unless a lookup is under way.
-#[cfg(feature = "heap-profile")]
-fn looked_up<R: Default>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: called from the verbs, which do not use the thread's part here.
-    if unsafe { crate::thread::with_local(|local| local.set_walking(true)) } {
-        return R::default();
-    }
-    let found = f();
-    // SAFETY: called from the verbs, which do not use the thread's part here.
-    unsafe { crate::thread::with_local(|local| local.set_walking(false)) };
-    found
-}
-
-/// Writes names from the debug information, if it can be read. Returns whether there were any.
-#[cfg(feature = "heap-profile")]
-fn write_names(frame: usize, text: &mut Text) -> Result<bool, fmt::Error> {
-    let names = looked_up(|| crate::observe::profile::names_of(frame));
-    let mut written = Ok(false);
-    for name in names {
-        written = written.and_then(|_| write!(text, " {name:.MAX_NAME$}").map(|()| true));
-    }
-    written
-}
-
-/// Returns whether a frame belongs to a function of the allocator. Without tail calls, there are
-/// such frames between the verb and the heap.
-#[cfg(feature = "heap-profile")]
-fn is_allocator(frame: usize) -> bool {
-    looked_up(|| crate::observe::profile::is_in_allocator(frame))
-}
-
-/// Returns whether a frame belongs to the library that replaces malloc, which has no functions of
-/// the program.
-#[cfg(not(feature = "heap-profile"))]
-fn is_allocator(frame: usize) -> bool {
-    let Some(CodeLocation { file, .. }) = place_of(frame - 1) else {
-        return false;
-    };
-    let name = file.to_bytes().rsplit(|&byte| byte == b'/').next();
-    name.is_some_and(|name| name.starts_with(b"liblarder.so"))
-}
-
-#[cfg(not(feature = "heap-profile"))]
-#[expect(clippy::unnecessary_wraps, reason = "as the other")]
-fn write_names(_frame: usize, _text: &mut Text) -> Result<bool, fmt::Error> {
-    Ok(false)
 }
 
 /// Reports the blocks that are not freed, by the stack that allocated them. Never inlined; see
@@ -224,7 +150,8 @@ pub(crate) fn say_leaks() {
         return;
     }
     tell(PROCESS.tuning.on_misuse(), |text| {
-        writeln!(text, "larder: not freed at the end, by {places} places:")?;
+        let places = Plural(places, "place");
+        writeln!(text, "larder: not freed at the end, by {places}:")?;
         let leaks = core::iter::from_fn(|| with(|blocks| blocks.take_most()));
         for Leak {
             blocks,
@@ -232,7 +159,8 @@ pub(crate) fn say_leaks() {
             allocated,
         } in leaks.take(MAX_LEAKS)
         {
-            writeln!(text, "  {bytes} bytes in {blocks} blocks:")?;
+            let (bytes, blocks) = (Plural(bytes, "byte"), Plural(blocks, "block"));
+            writeln!(text, "  {bytes} in {blocks}:")?;
             write_frames(&allocated, text)?;
         }
         Ok(())

@@ -42,14 +42,6 @@ fn frees(block: *mut u8, layout: Layout) {
     black_box(block);
 }
 
-/// Changes a byte outside of a block.
-macro_rules! change {
-    ($byte:expr) => {
-        // SAFETY: none: the heap must find this.
-        unsafe { $byte.write_volatile(!$byte.read_volatile()) }
-    };
-}
-
 #[inline(never)]
 fn reads_after_free(block: *mut u8, layout: Layout, random: &mut Random) {
     frees(block, layout);
@@ -73,9 +65,10 @@ fn writes_after_free(block: *mut u8, layout: Layout, random: &mut Random) {
 fn overruns(block: *mut u8, layout: Layout, random: &mut Random) {
     let end = block.wrapping_add(layout.size());
     let bytes = 1 + random.next(64);
-    next_line(line!() + 1);
-    for byte in 0..bytes {
-        change!(end.wrapping_add(byte));
+    next_line(line!() + 2);
+    for byte in (0..bytes).map(|byte| end.wrapping_add(byte)) {
+        // SAFETY: none: the heap must find this. A changed byte is never the one that was there.
+        unsafe { byte.write_volatile(!byte.read_volatile()) };
     }
     next_line(line!() + 1);
     // SAFETY: none: the heap must find this.
@@ -86,9 +79,10 @@ fn overruns(block: *mut u8, layout: Layout, random: &mut Random) {
 #[inline(never)]
 fn underruns(block: *mut u8, layout: Layout, random: &mut Random) {
     let bytes = 1 + random.next(64);
-    next_line(line!() + 1);
-    for byte in 1..=bytes {
-        change!(block.wrapping_sub(byte));
+    next_line(line!() + 2);
+    for byte in (1..=bytes).map(|byte| block.wrapping_sub(byte)) {
+        // SAFETY: none: the heap must find this.
+        unsafe { byte.write_volatile(!byte.read_volatile()) };
     }
     frees(block, layout);
 }
@@ -200,7 +194,7 @@ fn outcome(kind: &str, must_be_reported: bool, end: &End) -> Result<&'static str
         .rev()
         .find_map(|line| line.strip_prefix("line "));
     let place = format!("misuses.rs:{}", line.unwrap());
-    let has_lines = report.contains("misuses.rs:");
+    let has_lines = cfg!(debug_assertions) || report.contains("misuses.rs:");
     let is_right = !has_lines || found.ends_with(&place);
     is_right.then_some("reported").ok_or("the wrong line")
 }

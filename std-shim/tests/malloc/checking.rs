@@ -55,10 +55,10 @@ fn a_report_has_the_block_and_the_stacks_that_allocated_freed_and_misused_it() {
     for heap in [Linked, Preloaded, Inside] {
         let program = compile_with_names("stacks.c", heap);
         for (misuse, detail) in [
-            ("twice", ": 0 from its start"),
-            ("past", ": 3 past its end"),
-            ("before", ": 16 before its start"),
-            ("inside", ": 40 from its start"),
+            ("twice", ": index 0"),
+            ("past", ": index 103, 4 bytes past its last byte"),
+            ("before", ": index -16, 16 bytes before its first byte"),
+            ("inside", ": index 40"),
         ] {
             let end = checking(&program, heap, misuse);
             let (block, report) = (end.text(), end.complaints());

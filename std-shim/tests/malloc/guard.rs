@@ -34,7 +34,8 @@ fn who_touches_a_guard_or_a_freed_block_faults_and_it_is_explained() {
             let what = format!("{misuse} {length}: {said}{report}");
             let first = format!("larder: read or wrote {words}: 0x");
             end.assert_ended_by(libc::SIGSEGV, &first, &what);
-            let block = format!("  block {}: {length} bytes, ", said.trim());
+            let bytes = if length == "1" { "byte" } else { "bytes" };
+            let block = format!("  block {}: {length} {bytes}, ", said.trim());
             assert!(report.lines().nth(1).unwrap().starts_with(&block), "{what}");
             // The first frame is the function that faulted or that allocated the block.
             for (heading, function) in [("found by", " touch"), ("allocated by", " main")] {

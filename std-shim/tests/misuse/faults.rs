@@ -66,7 +66,8 @@ fn who_touches_a_guard_or_a_freed_block_ends_by_the_fault_that_is_explained() {
             let block = said
                 .lines()
                 .find_map(|line| line.find("0x").map(|at| &line[at..]));
-            let second = format!("  block {}: {bytes} bytes, ", block.unwrap());
+            let unit = if bytes == 1 { "byte" } else { "bytes" };
+            let second = format!("  block {}: {bytes} {unit}, ", block.unwrap());
             assert!(
                 report.lines().nth(1).unwrap().starts_with(&second),
                 "{what}"

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Sample, SampleEvent, unsampled};
@@ -143,39 +143,47 @@ fn walk() -> Box<[usize]> {
     frames.into_boxed_slice()
 }
 
+/// A function at a return address, and the place of its call in the source.
+pub(crate) struct NamedCall {
+    pub(crate) name: String,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) line: Option<u32>,
+}
+
 /// Returns the functions at a return address, more than one where calls were inlined, the innermost
 /// first.
-pub(crate) fn names_of(frame: usize) -> Vec<String> {
-    let mut names = Vec::new();
-    backtrace::resolve(call_of(frame), |symbol| {
-        if let Some(name) = symbol.name() {
-            names.push(format!("{name:#}").replace(';', ":"));
-        }
+pub(crate) fn calls_at(frame: usize) -> Vec<NamedCall> {
+    let mut calls = Vec::new();
+    // The call precedes its return address.
+    let call = std::ptr::without_provenance_mut::<c_void>(frame.wrapping_sub(1));
+    backtrace::resolve(call, |symbol| {
+        calls.extend(symbol.name().map(|name| NamedCall {
+            name: format!("{name:#}"),
+            file: symbol.filename().map(Path::to_owned),
+            line: symbol.lineno(),
+        }));
     });
+    calls
+}
+
+/// Returns the names of the functions at a return address.
+fn names_of(frame: usize) -> Vec<String> {
+    let calls = calls_at(frame).into_iter();
+    let mut names: Vec<_> = calls.map(|call| call.name.replace(';', ":")).collect();
     if names.is_empty() {
         names.push(format!("{frame:#x}"));
     }
     names
 }
 
-/// Returns an address inside the call before a return address.
-fn call_of(frame: usize) -> *mut c_void {
-    std::ptr::without_provenance_mut(frame.wrapping_sub(1))
-}
-
-/// Returns whether a return address lies in a function of the allocator, not of a caller. Compares
-/// the source file if the debug information has one, since the function's name may lack its path.
-pub(crate) fn is_in_allocator(frame: usize) -> bool {
-    let sources = file!().strip_suffix("observe/profile/live.rs");
-    let mut is_ours = false;
-    // The last symbol is the function into which the others are inlined.
-    backtrace::resolve(call_of(frame), |symbol| {
-        let file = symbol.filename().and_then(Path::to_str).zip(sources);
-        let name = symbol.name().map(|name| format!("{name:#}"));
-        is_ours = file.is_some_and(|(file, sources)| file.contains(sources))
-            || name.is_some_and(|name| is_allocator(&name));
-    });
-    is_ours
+impl NamedCall {
+    /// Returns whether the function is the allocator's, not a caller's. Compares the source file if
+    /// the debug information has one, since the function's name may lack its path.
+    pub(crate) fn is_in_allocator(&self) -> bool {
+        let sources = file!().strip_suffix("observe/profile/live.rs");
+        let file = self.file.as_deref().and_then(Path::to_str).zip(sources);
+        file.is_some_and(|(file, sources)| file.contains(sources)) || is_allocator(&self.name)
+    }
 }
 
 /// Returns whether a function is the allocator's, not a caller's.

@@ -27,7 +27,7 @@ pub use countdown::unsampled;
 #[cfg(feature = "heap-profile")]
 pub use live::{LiveSamples, SampleTotals};
 #[cfg(feature = "heap-profile")]
-pub(crate) use live::{is_in_allocator, names_of};
+pub(crate) use live::{NamedCall, calls_at};
 
 /// An event of a sampled block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
