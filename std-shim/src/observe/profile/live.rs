@@ -154,9 +154,9 @@ pub(crate) struct NamedCall {
 /// first.
 pub(crate) fn calls_at(frame: usize) -> Vec<NamedCall> {
     let mut calls = Vec::new();
-    // The call precedes its return address.
-    let call = std::ptr::without_provenance_mut::<c_void>(frame.wrapping_sub(1));
-    backtrace::resolve(call, |symbol| {
+    // Looks up the byte before it, where the call ends.
+    let frame = std::ptr::without_provenance_mut::<c_void>(frame);
+    backtrace::resolve(frame, |symbol| {
         calls.extend(symbol.name().map(|name| NamedCall {
             name: format!("{name:#}"),
             file: symbol.filename().map(Path::to_owned),
