@@ -12,7 +12,8 @@ mod rule;
 mod tests;
 
 use core::ffi::{CStr, c_int, c_void};
-use core::{mem, ptr};
+use core::ops::Range;
+use core::{mem, ptr, slice};
 
 #[cfg(feature = "std")]
 use linked as unwinder;
@@ -134,6 +135,55 @@ pub(crate) fn place_of(address: usize) -> Option<CodeLocation> {
         offset: address.wrapping_sub(base),
         function: text(info.dli_sname),
     })
+}
+
+/// The addresses of the program's file and of the file that contains the heap, which may be the
+/// same.
+#[derive(Default)]
+pub(crate) struct LoadedFiles {
+    pub(crate) program: Range<usize>,
+    pub(crate) heap: Range<usize>,
+}
+
+impl LoadedFiles {
+    /// Finds the files. Takes a lock of the loader, which may be held by a thread that allocates.
+    pub(crate) fn find() -> Self {
+        let mut files = Self::default();
+        // SAFETY: the loader calls `visit` with the variable, and then returns.
+        unsafe { libc::dl_iterate_phdr(Some(Self::visit), (&raw mut files).cast()) };
+        files
+    }
+
+    /// Notes a loaded file. The program comes first.
+    unsafe extern "C" fn visit(
+        file: *mut libc::dl_phdr_info,
+        _: usize,
+        files: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the variable of `find`, which waits for this call.
+        let files = unsafe { &mut *files.cast::<Self>() };
+        // SAFETY: a record of the loader, valid during this call.
+        let file = unsafe { &*file };
+        let count = usize::from(file.dlpi_phnum);
+        // SAFETY: the headers of the file, that many; they are loaded with it.
+        let headers = unsafe { slice::from_raw_parts(file.dlpi_phdr, count) };
+        let parts = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD)
+            .map(|header| {
+                let start = (file.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+                start..start + header.p_memsz as usize
+            });
+        let all = parts.reduce(|first, next| first.start..next.end);
+        let all = all.unwrap_or_default();
+        if files.program.is_empty() {
+            files.program = all.clone();
+        }
+        if all.contains(&(Self::find as *const ()).addr()) {
+            files.heap = all;
+        }
+        0
+    }
 }
 
 /// Returns whether a loaded file has the addresses for which it was linked.

@@ -6,6 +6,7 @@ use core::ptr;
 use super::history::{Here, History, Leak};
 use super::{LEAST_ALIGN, MAX_KEPT_SLACK, Misuse, fill};
 use crate::block_table::{BlockTable, MappedValues, NoMemory, Zeroes};
+use crate::os::stack::LoadedFiles;
 use crate::os::{Native, Os};
 
 /// Maximum bytes in quarantine, not counting the block that came last.
@@ -440,9 +441,9 @@ impl Blocks {
         self.history.count(self.table.entries())
     }
 
-    /// Removes the stack with the most counted bytes, and returns it.
-    pub(super) fn take_most(&mut self) -> Option<Leak> {
-        self.history.take_most()
+    /// Removes the next stack with counted bytes, and returns it.
+    pub(super) fn take_next(&mut self, files: &LoadedFiles) -> Option<Leak> {
+        self.history.take_next(files)
     }
 }
 

@@ -5,7 +5,7 @@ use core::cmp::Reverse;
 use super::blocks::{Known, UseState};
 use crate::block_table::{BlockTable, Zeroes};
 use crate::config::Config;
-use crate::os::stack::{thread_number, walk};
+use crate::os::stack::{LoadedFiles, thread_number, walk};
 use crate::process::PROCESS;
 use crate::thread::with_local;
 
@@ -77,6 +77,19 @@ impl Here {
         self.frames.iter().copied().take_while(|&frame| frame != 0)
     }
 
+    /// Returns the code that called the allocator. Leaves the heap's own frames out, unless the
+    /// heap is a part of the program.
+    fn caller(&self, files: &LoadedFiles) -> Caller {
+        let is_heap = |frame: &usize| files.heap != files.program && files.heap.contains(frame);
+        let mut callers = self.frames().skip_while(is_heap);
+        match callers.position(|frame| files.program.contains(&frame)) {
+            Some(0) => Caller::Program,
+            Some(_) => Caller::LibraryOfProgram,
+            None if self.frames().next().is_some() => Caller::Library,
+            None => Caller::Unknown,
+        }
+    }
+
     /// Returns the key of the stack: a number that is not 0 and that no other stack is likely to
     /// have.
     fn key(&self) -> usize {
@@ -121,7 +134,17 @@ unsafe impl Zeroes for CountedStack {}
 pub(super) struct Leak {
     pub(super) blocks: usize,
     pub(super) bytes: usize,
+    pub(super) caller: Caller,
     pub(super) allocated: Here,
+}
+
+/// The code that called the allocator. C's `strdup` is a library that the program called.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Caller {
+    Program,
+    LibraryOfProgram,
+    Library,
+    Unknown,
 }
 
 /// The stacks of blocks by address, and all distinct stacks, each stored once. Entries are missing
@@ -206,26 +229,30 @@ impl History {
         places
     }
 
-    /// Removes the stack with the most counted bytes, and returns it.
-    pub(super) fn take_most(&mut self) -> Option<Leak> {
+    /// Removes the next stack with counted bytes, and returns it: by caller, and then the one with
+    /// the most bytes.
+    pub(super) fn take_next(&mut self, files: &LoadedFiles) -> Option<Leak> {
         let counted = self.stacks.entries().filter(|(_, stack)| stack.blocks > 0);
-        let most = counted.min_by_key(|(_, stack)| Reverse((stack.bytes, stack.blocks)));
-        let (
-            key,
-            CountedStack {
+        let leaks = counted.map(|(key, stack)| {
+            let CountedStack {
+                frames,
                 blocks,
                 bytes,
-                frames,
-            },
-        ) = most?;
+            } = stack;
+            let allocated = Here { thread: 0, frames };
+            let leak = Leak {
+                blocks,
+                bytes,
+                caller: allocated.caller(files),
+                allocated,
+            };
+            (key, leak)
+        });
+        let (key, leak) =
+            leaks.min_by_key(|(_, leak)| (leak.caller, Reverse((leak.bytes, leak.blocks))))?;
         if let Some(stack) = self.stacks.get_mut(key) {
             (stack.blocks, stack.bytes) = (0, 0);
         }
-        let allocated = Here { thread: 0, frames };
-        Some(Leak {
-            blocks,
-            bytes,
-            allocated,
-        })
+        Some(leak)
     }
 }

@@ -8,9 +8,10 @@ use super::Misuse;
 use super::blocks::Facts;
 use super::frames::write_frames;
 use super::hardened::with;
-use super::history::{Here, Leak};
+use super::history::{Caller, Here};
 use crate::block_table::MappedValues;
 use crate::config::OnMisuse;
+use crate::os::stack::LoadedFiles;
 use crate::os::{abort, say};
 use crate::process::PROCESS;
 use crate::text::{Plural, Text};
@@ -152,16 +153,17 @@ pub(crate) fn say_leaks() {
     tell(PROCESS.tuning.on_misuse(), |text| {
         let places = Plural(places, "place");
         writeln!(text, "larder: not freed at the end, by {places}:")?;
-        let leaks = core::iter::from_fn(|| with(|blocks| blocks.take_most()));
-        for Leak {
-            blocks,
-            bytes,
-            allocated,
-        } in leaks.take(MAX_LEAKS)
-        {
-            let (bytes, blocks) = (Plural(bytes, "byte"), Plural(blocks, "block"));
-            writeln!(text, "  {bytes} in {blocks}:")?;
-            write_frames(&allocated, text)?;
+        // Found without the lock of the blocks, under which no other lock is taken.
+        let files = LoadedFiles::find();
+        let leaks = core::iter::from_fn(|| with(|blocks| blocks.take_next(&files)));
+        for leak in leaks.take(MAX_LEAKS) {
+            let (bytes, blocks) = (Plural(leak.bytes, "byte"), Plural(leak.blocks, "block"));
+            let by = match leak.caller {
+                Caller::Program | Caller::Unknown => "",
+                Caller::LibraryOfProgram | Caller::Library => ", allocated by a library",
+            };
+            writeln!(text, "  {bytes} in {blocks}{by}:")?;
+            write_frames(&leak.allocated, text)?;
         }
         Ok(())
     });

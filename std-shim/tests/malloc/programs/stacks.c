@@ -35,6 +35,11 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IONBF, 0);
     if (!strcmp(what, "leaks")) {
         leaks(30, 100);
+        // A library's block with more bytes.
+        static char text[5000];
+        memset(text, 'a', sizeof text - 1);
+        char *copy = strdup(text);
+        CHECK(copy);
         frees_it(allocates_it(7000));
         puts("ends");
         return 0;
