@@ -39,7 +39,7 @@ mod linux {
     const WAITS: u32 = 100;
     const WAIT_MS: libc::c_int = 100;
 
-    /// What the handler needs. It lies above the stack for the report, and stays mapped.
+    /// Data for the handler. It lies above the stack for the report, and stays mapped.
     #[repr(C, align(64))]
     struct FaultWatch {
         explain: fn(*mut u8, usize),
@@ -84,7 +84,7 @@ mod linux {
         };
         // SAFETY: memory of ours, aligned to a page, that long.
         unsafe { watch.write(FaultWatch { explain, before }) };
-        // Release: the handler finds what was written. A thread that loses leaves its memory.
+        // Release: the handler reads the data. A thread that loses leaves its memory.
         let others =
             WATCH.compare_exchange(ptr::null_mut(), watch, Ordering::Release, Ordering::Relaxed);
         if others.is_err() {
