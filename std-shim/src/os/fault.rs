@@ -25,6 +25,7 @@ mod linux {
 
     use larder_core::sync::{AtomicPtr, AtomicU32, Ordering};
 
+    use super::super::background::sleep_ns;
     use super::super::errno::KeepErrno;
     use super::super::{Native, Os};
 
@@ -35,9 +36,10 @@ mod linux {
     /// allocations before it, and a program without the runtime, which has no such handler, few
     /// more.
     const MAX_EARLY_CALLS: u32 = if cfg!(feature = "std") { 16 } else { 0 };
-    /// How long a thread waits for another thread's report: 100 times 100 ms.
+    /// How long a thread waits for another thread's report: 100 times 100 ms. A report that a hook
+    /// or a fork has stopped does not keep the process.
     const WAITS: u32 = 100;
-    const WAIT_MS: libc::c_int = 100;
+    const WAIT_NS: u64 = 100_000_000;
 
     /// Data for the handler. It lies above the stack for the report, and stays mapped.
     #[repr(C, align(64))]
@@ -135,8 +137,7 @@ mod linux {
             if STATE.load(Ordering::Acquire) == EXPLAINED {
                 return;
             }
-            // SAFETY: waits for no file.
-            unsafe { libc::poll(ptr::null_mut(), 0, WAIT_MS) };
+            sleep_ns(WAIT_NS);
         }
         // SAFETY: `watch` stays mapped.
         unsafe { restore(watch) };
