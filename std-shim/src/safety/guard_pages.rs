@@ -238,6 +238,7 @@ impl GuardPages {
     /// Says once that all pages are in use. Called without the lock of the slots.
     #[cold]
     fn say_full(&self) {
+        const { assert!(SLOTS == 1024, "the number below") };
         if self.note_full(WAS_FULL, SAID_FULL) {
             say(b"larder: all 1024 guard pages are in use: further blocks have none\n");
         }
