@@ -66,10 +66,9 @@ def process_heap():
 
 
 def text(x, y, words, size=13, anchor="start", weight="normal", fill=INK):
-    # The white edge keeps a number readable on the dashed line.
     return (
-        f'<text x="{x}" y="{y}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" fill="{fill}" '
-        f'stroke="#ffffff" stroke-width="3" paint-order="stroke">{words}</text>'
+        f'<text x="{x}" y="{y}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" fill="{fill}">'
+        f"{words}</text>"
     )
 
 
@@ -79,7 +78,7 @@ def bar(x, y, width, height, fill):
 
 def draw_device(out, left):
     out.append(text(left, 30, "GPU memory held beyond what is live", 15, weight="bold"))
-    out.append(text(left, 50, "eight recorded PyTorch programs, simulated device"))
+    out.append(text(left, 50, "eight recorded programs; shorter is better"))
     for number, (name, ratio, ours) in enumerate(device_memory()):
         y = 78 + number * 54
         percent = (ratio - 1) * 100
@@ -92,7 +91,7 @@ def draw_device(out, left):
 
 def draw_heap(out, left):
     out.append(text(left, 30, "Process heap: Larder over each other heap", 15, weight="bold"))
-    out.append(text(left, 50, "29 workloads; below 1 Larder needs less"))
+    out.append(text(left, 50, "29 workloads; shorter is better"))
     zero, unit = left + 88, 210
     bottom = 70 + 7 * ROW
     out.append(f'<line x1="{zero + unit}" y1="62" x2="{zero + unit}" y2="{bottom}" stroke="{INK}" stroke-dasharray="4 3"/>')
@@ -102,7 +101,8 @@ def draw_heap(out, left):
         for above, (ratio, colour) in enumerate([(time, OURS), (peak, PALE)]):
             top = y + above * 11
             out.append(bar(zero, top, ratio * unit, 10, colour))
-            out.append(text(round(zero + ratio * unit + 4), top + 9, f"{ratio:.2f}", 10))
+            # In a column beside all bars, so that no number lies on the dashed line.
+            out.append(text(WIDTH - 12, top + 9, f"{ratio:.2f}", 10, "end"))
     out.append(text(zero + unit, bottom + 15, "1: the same", 11, "middle"))
     for x, colour, words in [(zero, OURS, "time"), (zero + 62, PALE, "peak")]:
         out.append(bar(x, bottom + 6, 10, 10, colour))
@@ -121,7 +121,7 @@ def picture():
     draw_heap(out, 390)
     out.append(f'<line x1="374" y1="16" x2="374" y2="{HEIGHT - 40}" stroke="{LINE}"/>')
     sources = ", ".join(name.removesuffix(".jsonl") for name in (MOVING, VERSUS))
-    out.append(text(20, HEIGHT - 14, f"Geometric means. From benches/results: {sources}", 11, fill="#5a606a"))
+    out.append(text(20, HEIGHT - 14, f"Geometric means; GPU memory on a simulated device. From benches/results: {sources}", 11, fill="#5a606a"))
     out.append("</svg>")
     return "\n".join(out) + "\n"
 

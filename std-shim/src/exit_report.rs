@@ -47,9 +47,7 @@ fn write_stats(stats: &Stats, text: &mut Text) -> fmt::Result {
     // SAFETY: reads a number of the process.
     let process = unsafe { libc::getpid() };
     writeln!(text, "larder: the heap of process {process} at its end:")?;
-    for (name, number, meaning) in stats.explained() {
-        writeln!(text, "  {name:<16}{number:>15}  {meaning}")?;
-    }
+    write!(text, "{stats}")?;
     match peak_resident_bytes() {
         Some(peak) => writeln!(
             text,

@@ -125,6 +125,8 @@ mod guide {
     struct Readme;
     #[doc = include_str!("../../docs/guide/src/heap.md")]
     struct TheHeap;
+    #[doc = include_str!("../../docs/guide/src/platforms.md")]
+    struct Platforms;
     #[doc = include_str!("../../docs/guide/src/misuse.md")]
     struct Misuse;
     #[cfg(all(feature = "heap-profile", feature = "allocator-api2"))]

@@ -21,8 +21,9 @@ use crate::thread::local::Local;
 /// never touched, such as the unused end of a vector, counts as live and committed, and memory is
 /// committed ahead of its use.
 ///
-/// Counting allocates nothing. The [`Display`](fmt::Display) form is a table for people; programs
-/// read the fields, or use [`fields`](Self::fields) to get them with their names.
+/// Counting allocates nothing. The [`Display`](fmt::Display) form is for people: a line for each of
+/// the ten numbers of the heap, and with `{:#}` one for each size class. Programs read the fields,
+/// or use [`fields`](Self::fields) to get them with their names.
 ///
 /// ```
 /// # use larder::Larder;
@@ -103,7 +104,7 @@ impl Stats {
     }
 
     /// Returns the [`fields`](Self::fields), each with a description.
-    pub(crate) fn explained(&self) -> [(&'static str, u64, &'static str); 10] {
+    fn explained(&self) -> [(&'static str, u64, &'static str); 10] {
         [
             (
                 "live_bytes",
@@ -229,10 +230,14 @@ impl Stats {
 }
 
 impl fmt::Display for Stats {
-    /// Writes a line for each number of the heap, and one for each size class that has a span.
+    /// Writes a line for each number of the heap; in the alternate form, also one for each size class
+    /// that has a span.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, number) in self.fields() {
-            writeln!(f, "{name:<16}{number:>16}")?;
+        for (name, number, meaning) in self.explained() {
+            writeln!(f, "  {name:<16}{number:>15}  {meaning}")?;
+        }
+        if !f.alternate() {
+            return Ok(());
         }
         writeln!(
             f,
@@ -319,15 +324,18 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_every_number_and_the_classes_with_spans() {
-        let table = some().to_string();
+    fn the_table_has_every_number_and_on_request_the_classes_with_spans() {
+        let short = some().to_string();
+        assert_eq!(short.lines().count(), 10);
+        let table = format!("{:#}", some());
+        assert!(table.starts_with(&short), "{table}");
         let lines: Vec<Vec<&str>> = table
             .lines()
             .map(|line| line.split_whitespace().collect())
             .collect();
-        assert_eq!(lines[3], ["committed_bytes", "1048576"]);
-        assert_eq!(lines[4], ["resident_bytes", "524288"]);
-        assert_eq!(lines[9], ["heaps", "7"]);
+        assert_eq!(lines[3], ["committed_bytes", "1048576", "usable"]);
+        assert_eq!(lines[4][..2], ["resident_bytes", "524288"]);
+        assert_eq!(lines[9], ["heaps", "7", "of", "threads"]);
         assert_eq!(lines[11], ["32", "1024", "65536", "50%"]);
         assert_eq!(lines.len(), 12);
     }

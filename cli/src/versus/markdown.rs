@@ -54,7 +54,7 @@ const NAMES: [&str; CONFIGURATIONS.len()] = ["default", "speed", "memory"];
 
 /// Returns the summary. Each workload has a line: the best peer with fat LTO and its time, and then the ratios of each
 /// of our configurations to the best peer: time with fat LTO, time of a plain release build, and peak of resident
-/// memory. The last lines have geometric means and their aims.
+/// memory. The last line has geometric means.
 pub(crate) fn summary(rows: &[VersusRow]) -> String {
     summary_table(rows).markdown()
 }
@@ -84,18 +84,17 @@ pub(super) fn summary_table(rows: &[VersusRow]) -> Table {
         }
         table.row(cells);
     }
-    for (name, cell) in [("geometric mean", mean_of as ScoreCell), ("aim", aim_of)] {
-        let mut cells = vec![TableCell::outstanding(name), "".into(), "".into()];
-        for group in &groups {
-            cells.extend(CONFIGURATIONS.map(|name| cell(group, name)));
-        }
-        table.row(cells);
+    let mut cells = vec![
+        TableCell::outstanding("geometric mean"),
+        "".into(),
+        "".into(),
+    ];
+    for group in &groups {
+        cells.extend(CONFIGURATIONS.map(|name| mean_of(group, name)));
     }
+    table.row(cells);
     table
 }
-
-/// A function that formats a cell about a configuration's score.
-type ScoreCell = fn(&Contest, &str) -> TableCell;
 
 fn line_of<'a>(contest: &'a Contest, workload: &str) -> Option<&'a ContestLine> {
     contest.lines.iter().find(|line| line.workload == workload)
@@ -124,11 +123,4 @@ fn shown(ratio: Option<f64>) -> TableCell {
         Some(ratio) if ratio > BEHIND => TableCell::outstanding(text),
         _ => text.into(),
     }
-}
-
-/// Returns the cell of a configuration's aim, or `-` if the configuration was not measured.
-fn aim_of(contest: &Contest, name: &str) -> TableCell {
-    let aim = contest.measure.aim(name).zip(score_of(contest, name));
-    let aim = aim.map(|(aim, score)| format!("{:.2} ({})", aim.mean, score.against(&aim)));
-    aim.unwrap_or_else(none).into()
 }

@@ -3,9 +3,9 @@
 //! The peers are all allocators except ours, including the system's. Our configurations are never compared with each
 //! other. Workloads with steps are omitted, since no peer has steps.
 
-use super::allocators::{self, CONFIGURATIONS, LARDER};
+use super::allocators::{self, CONFIGURATIONS};
 use super::summary::VersusRow;
-use super::workloads::{self, WORKLOADS};
+use super::workloads;
 use crate::numbers::mebibytes;
 use crate::numbers::{geometric_mean, in_order};
 use crate::report::{Table, decimals};
@@ -58,15 +58,6 @@ pub(crate) struct Score {
 /// below it in the next.
 pub(crate) const BEHIND: f64 = 1.05;
 
-/// The aim of a configuration over all workloads.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Aim {
-    /// Maximum geometric mean.
-    pub(crate) mean: f64,
-    /// Maximum ratio of a single workload, if there is such an aim.
-    pub(crate) max_ratio: Option<f64>,
-}
-
 impl Measure {
     /// Both measures, in the order of the tables.
     pub(crate) const ALL: [Self; 2] = [Self::Time, Self::Peak];
@@ -84,19 +75,6 @@ impl Measure {
         match self {
             Self::Time => format!("{figure:.1}"),
             Self::Peak => format!("{:.1}", mebibytes(figure as u64)),
-        }
-    }
-
-    /// Returns the aim of a configuration in this measure, if there is one.
-    pub(crate) fn aim(self, allocator: &str) -> Option<Aim> {
-        let aim = |mean, max_ratio| Some(Aim { mean, max_ratio });
-        match (self, allocator) {
-            (Self::Time, LARDER) => aim(0.72, Some(1.05)),
-            (Self::Time, "larder-speed") => aim(0.68, None),
-            (Self::Time, "larder-memory") => aim(1.0, Some(2.0)),
-            (Self::Peak, LARDER) => aim(1.10, Some(1.4)),
-            (Self::Peak, "larder-memory") => aim(1.03, None),
-            _ => None,
         }
     }
 }
@@ -127,7 +105,7 @@ pub(crate) fn contest(rows: &[VersusRow], profile: &'static str, measure: Measur
 }
 
 fn enters(workload: &str) -> bool {
-    workloads::find(workload).is_some_and(|workload| workload.is_aimed())
+    workloads::find(workload).is_some_and(|workload| workload.is_compared())
 }
 
 fn is_peer(allocator: &str) -> bool {
@@ -196,14 +174,14 @@ pub(crate) fn contest_table(contest: &Contest, width: usize) -> String {
     let mut text = table.titled(&format!("{what}, profile {}", contest.profile), width);
     text.pop();
     for score in &contest.scores {
-        text.push_str(&verdict(contest, score));
+        text.push_str(&verdict(score));
     }
     text.push('\n');
     text
 }
 
 /// Formats a line about one configuration.
-fn verdict(contest: &Contest, score: &Score) -> String {
+fn verdict(score: &Score) -> String {
     let Score {
         allocator,
         workloads,
@@ -212,13 +190,6 @@ fn verdict(contest: &Contest, score: &Score) -> String {
     } = score;
     let mean = decimals(score.mean, 2);
     let mut text = format!("{allocator}: geometric mean {mean} over {workloads} workloads");
-    if let Some(aim) = contest.measure.aim(allocator) {
-        text.push_str(&format!("; aim {:.2}", aim.mean));
-        if let Some(max) = aim.max_ratio {
-            text.push_str(&format!(" and none above {max:.2}"));
-        }
-        text.push_str(&format!(": {}", score.against(&aim)));
-    }
     if !behind.is_empty() {
         let names = behind
             .iter()
@@ -228,22 +199,4 @@ fn verdict(contest: &Contest, score: &Score) -> String {
     }
     text.push('\n');
     text
-}
-
-impl Score {
-    /// Says in words whether the aim is met. The aim concerns all workloads, so it is undecided if some are missing.
-    pub(crate) fn against(&self, aim: &Aim) -> &'static str {
-        let all = WORKLOADS
-            .iter()
-            .filter(|workload| workload.is_aimed())
-            .count();
-        let worst = self.behind.first().map_or(BEHIND, |(_, ratio)| *ratio);
-        let met = self.mean.is_some_and(|mean| mean <= aim.mean)
-            && aim.max_ratio.is_none_or(|max| worst <= max);
-        match met {
-            _ if self.workloads < all => "workloads are missing",
-            true => "met",
-            false => "missed",
-        }
-    }
 }

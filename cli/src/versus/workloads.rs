@@ -39,9 +39,9 @@ pub(crate) enum Kind {
 pub(crate) const SERVER_SECONDS: u32 = 60;
 
 impl Workload {
-    /// Returns whether the aims concern the workload: its time is a measure, and it has no steps, since no peer
-    /// supports them.
-    pub(crate) const fn is_aimed(&self) -> bool {
+    /// Returns whether Larder is compared with its peers on the workload: its time is a measure, and it has no steps,
+    /// since no peer supports them.
+    pub(crate) const fn is_compared(&self) -> bool {
         !self.steps && matches!(self.kind, Kind::Timed)
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::versus::instructions::{Count, collected, counts_table};
 use crate::versus::markdown::{join, read, summary};
-use crate::versus::peers::{Aim, Contest, Measure, Score, contest, contest_table};
+use crate::versus::peers::{Contest, Measure, Score, contest, contest_table};
 
 fn named(workload_name: &str, all: &[(&'static str, f64, u64)]) -> Vec<VersusRow> {
     let all: Vec<Runs> = all
@@ -92,37 +92,8 @@ fn the_worst_is_named_first_and_what_is_close_is_not_named() {
     all.extend(named("map", &[("system", 1.0, 1), ("larder", 1.5, 1)]));
     all.extend(named("vec", &[("system", 1.0, 1), ("larder", 3.0, 1)]));
     let text = contest_table(&contest(&all, "fat", Measure::Time), ANY_WIDTH);
-    let expected = "larder: geometric mean 1.67 over 3 workloads; aim 0.72 and none above 1.05: \
-                    workloads are missing; above 1.05: vec 3.00, map 1.50\n";
+    let expected = "larder: geometric mean 1.67 over 3 workloads; above 1.05: vec 3.00, map 1.50\n";
     assert!(text.contains(expected), "{text}");
-}
-
-#[test]
-fn an_aim_is_about_all_workloads_their_mean_and_the_worst_of_them() {
-    let all: Vec<_> = WORKLOADS
-        .iter()
-        .filter(|workload| workload.is_aimed())
-        .collect();
-    assert_eq!(all.len(), 30);
-    let score = |mean, workloads, behind: &[(&'static str, f64)]| Score {
-        allocator: "larder",
-        mean: Some(mean),
-        workloads,
-        behind: behind.to_vec(),
-    };
-    let aim = Aim {
-        mean: 1.15,
-        max_ratio: Some(1.4),
-    };
-    assert_eq!(score(1.15, 30, &[("vec", 1.4)]).against(&aim), "met");
-    assert_eq!(score(1.16, 30, &[]).against(&aim), "missed");
-    assert_eq!(score(1.0, 30, &[("vec", 1.41)]).against(&aim), "missed");
-    assert_eq!(score(1.0, 29, &[]).against(&aim), "workloads are missing");
-    let no_worst = Aim {
-        max_ratio: None,
-        ..aim
-    };
-    assert_eq!(score(1.0, 30, &[("vec", 9.0)]).against(&no_worst), "met");
 }
 
 #[test]
