@@ -136,6 +136,12 @@ step_features() {
     cargo build -p larder-core --no-default-features
     cargo build -p larder-core --no-default-features --release
     cargo build -p larder-core --no-default-features --features alloc
+    # A processor without an OS, and without 64-bit atomics.
+    if rustup target list --installed 2>/dev/null | grep -qx thumbv7em-none-eabihf; then
+        cargo build -p larder-core --all-features --release --target thumbv7em-none-eabihf
+    else
+        echo 'skipped: thumbv7em needs `rustup target add thumbv7em-none-eabihf`'
+    fi
     # The oldest and the newest interface of CUDA, and a program that links the driver.
     cargo check -p larder-cuda --features cudarc/cuda-11040
     cargo check -p larder-cuda --features cudarc/cuda-13040
@@ -145,7 +151,7 @@ step_features() {
 }
 
 step_deps() {
-    depends larder-core 'heapless static_assertions'
+    depends larder-core 'heapless portable-atomic static_assertions'
     depends larder 'larder-core libc'
     depends larder-trace 'thiserror zstd'
     depends larder-cuda 'cudarc larder-control larder-core larder-cuda-abi libc libloading thiserror'

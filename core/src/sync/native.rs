@@ -3,10 +3,13 @@
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 
+#[cfg(target_has_atomic = "64")]
+pub use core::sync::atomic::AtomicU64;
 use core::sync::atomic::compiler_fence;
-pub use core::sync::atomic::{
-    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
-};
+pub use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
+// With a lock for each access, on processors such as Arm's Cortex-M.
+#[cfg(not(target_has_atomic = "64"))]
+pub use portable_atomic::AtomicU64;
 
 use super::Wait;
 use super::lock_word::{LockWord, Taken};
