@@ -67,7 +67,7 @@ pub(crate) struct GpuView {
     pub(crate) host_live_bytes: u64,
     pub(crate) host_peak_bytes: u64,
     pub(crate) host_limit_bytes: u64,
-    /// The reason why blocks went to the host.
+    /// The reason why blocks went to the host, in AntMan's words.
     pub(crate) swap_reason: &'static str,
     /// The limit in force, which AntMan's jobs do not report.
     pub(crate) limit_bytes: Option<u64>,

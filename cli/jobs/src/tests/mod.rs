@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use larder_control::{BusId, ControlFile, Life, PerfControl, StatusFile};
+use larder_control::{BusId, ControlFile, Life, PerfControl, SleepState, StatusFile};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

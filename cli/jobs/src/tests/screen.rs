@@ -29,11 +29,48 @@ fn the_table_shows_the_living_the_dead_and_what_is_wrong_with_files() {
         let mut lines = text.lines();
         lines.find(|line| line.trim().starts_with(name)).unwrap()
     };
-    for part in ["yes", "12 MiB", "8 MiB", "4 MiB", "OOM", "2.5 ms", GPU] {
+    for part in ["limit lowered", "12 MiB", "8 MiB", "4 MiB", "2.5 ms", GPU] {
         assert!(line("alive").contains(part), "{part} in {text}");
     }
     assert!(line("dead").contains(" dead "), "{text}");
     assert!(text.contains("torn: not a job's status"), "{text}");
+}
+
+#[test]
+fn the_state_is_in_words_that_are_no_failure_where_there_is_none() {
+    let folder = folder();
+    Status::new(3, 0).write(&JobPaths::ours(folder.path(), "night"));
+    let mut job = look(&[folder.path().to_owned()]).unwrap().remove(0);
+    let state = |job: &JobView| {
+        let wide = table(std::slice::from_ref(job), &[], true, usize::MAX).unwrap();
+        assert!(!wide.contains("OOM"), "{wide}");
+        let named = ["state".to_owned()];
+        let text = table(std::slice::from_ref(job), &named, false, usize::MAX).unwrap();
+        let line = text.lines().nth(2).unwrap();
+        line.strip_prefix("night").unwrap().trim().to_owned()
+    };
+    // From the last to the first that applies.
+    job.alive = Liveness::Unknown;
+    job.gpus[0].limit_bytes = None;
+    assert_eq!(state(&job), "unknown");
+    job.alive = Liveness::Yes;
+    assert_eq!(state(&job), "runs");
+    job.gpus[0].limit_bytes = Some(0);
+    assert_eq!(state(&job), "waits for memory");
+    job.gpus[0].host_live_bytes = 1;
+    assert_eq!(state(&job), "blocks on the host");
+    job.gpus[0].deferred_bytes = Some(1);
+    assert_eq!(state(&job), "limit lowered");
+    job.perf = Some(0);
+    assert_eq!(state(&job), "paused");
+    job.sleep = Some(SleepState::Waking);
+    assert_eq!(state(&job), "waking");
+    job.sleep = Some(SleepState::Asleep);
+    assert_eq!(state(&job), "asleep");
+    job.alive = Liveness::No;
+    assert_eq!(state(&job), "dead");
+    job.ended = true;
+    assert_eq!(state(&job), "ended");
 }
 
 #[test]
@@ -117,7 +154,7 @@ fn a_terminal_shows_the_columns_that_fit_and_the_keys() {
     }
     assert!(wide[1].contains("train") && wide[1].contains("512 MiB"));
     let narrow = drawn(&screen, 80);
-    for heading in ["job", "alive", "limit", "target", "perf"] {
+    for heading in ["job", "state", "limit", "target", "perf"] {
         assert!(narrow[0].contains(heading), "{heading} in {narrow:?}");
     }
     assert!(!narrow[0].contains("stable"));

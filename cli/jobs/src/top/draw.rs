@@ -13,9 +13,9 @@ use crate::layout::wrapped;
 use crate::visible::visible;
 
 /// Columns that a narrow terminal omits, in this order. The job's name is always shown.
-const SPARED: [&str; 16] = [
-    "stable", "prio", "peak", "batch", "swap", "pid", "deferred", "age", "host", "gpu", "used",
-    "alive", "perf", "target", "held", "limit",
+const SPARED: [&str; 15] = [
+    "stable", "prio", "peak", "batch", "pid", "deferred", "age", "host", "gpu", "used", "state",
+    "perf", "target", "held", "limit",
 ];
 
 const KEYS: &str = "↑↓ job  +/- limit  l type one  q end\n\

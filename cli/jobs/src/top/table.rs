@@ -9,9 +9,9 @@ use crate::view::{GpuView, JobView};
 use crate::visible::visible;
 
 /// The headings of the columns; the first column is text, the others are aligned to the right.
-pub(crate) const HEADINGS: [&str; 17] = [
-    "job", "pid", "alive", "prio", "gpu", "used", "peak", "held", "stable", "limit", "target",
-    "deferred", "host", "swap", "batch", "perf", "age",
+pub(crate) const HEADINGS: [&str; 16] = [
+    "job", "pid", "state", "prio", "gpu", "used", "peak", "held", "stable", "limit", "target",
+    "deferred", "host", "batch", "perf", "age",
 ];
 
 /// One line of the table: a job on a GPU, or a job without a GPU.
@@ -60,17 +60,7 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
                 String::new()
             },
             view.pid.map_or_else(none, |pid| pid.to_string()),
-            match (view.alive, view.ended) {
-                (_, true) => "ended",
-                (Liveness::Yes, _) => match view.sleep {
-                    Some(SleepState::Asleep) => "asleep",
-                    Some(SleepState::Waking) => "waking",
-                    _ => "yes",
-                },
-                (Liveness::No, _) => "dead",
-                (Liveness::Unknown, _) => "?",
-            }
-            .to_owned(),
+            state(view, of_gpu).to_owned(),
             view.priority.map_or_else(none, |prio| prio.to_string()),
             of_gpu.map_or_else(none, |gpu| gpu.gpu.to_string()),
             now(|gpu| gpu.device_live_bytes),
@@ -81,7 +71,6 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
             optional(of_gpu.and_then(|gpu| gpu.target_limit_bytes)),
             optional(of_gpu.and_then(|gpu| gpu.deferred_bytes)),
             now(|gpu| gpu.host_live_bytes),
-            of_gpu.map_or("", |gpu| gpu.swap_reason).to_owned(),
             view.mini_batch_micros.map_or_else(none, show_micros),
             match other_target {
                 Some(target) => format!("{perf}→{target}"),
@@ -94,12 +83,29 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
     }
 }
 
+/// Describes what a job does, on a GPU if it has one, by the first of these that applies.
+fn state(view: &JobView, of_gpu: Option<&GpuView>) -> &'static str {
+    let is = |so: fn(&GpuView) -> bool| of_gpu.is_some_and(so);
+    match (view.alive, view.sleep) {
+        _ if view.ended => "ended",
+        (Liveness::No, _) => "dead",
+        (_, Some(SleepState::Asleep)) => "asleep",
+        (_, Some(SleepState::Waking)) => "waking",
+        _ if view.shown_perf() == 0 => "paused",
+        _ if is(|gpu| gpu.deferred_bytes > Some(0)) => "limit lowered",
+        _ if is(|gpu| gpu.host_live_bytes > 0) => "blocks on the host",
+        _ if is(|gpu| gpu.limit_bytes == Some(0)) => "waits for memory",
+        (Liveness::Yes, _) => "runs",
+        (Liveness::Unknown, _) => "unknown",
+    }
+}
+
 fn none() -> String {
     "-".to_owned()
 }
 
 /// The columns that `--once` prints by default.
-const USUAL: [&str; 7] = ["alive", "gpu", "used", "held", "limit", "target", "perf"];
+const USUAL: [&str; 7] = ["state", "gpu", "used", "held", "limit", "target", "perf"];
 
 /// Formats the first column and the `named` ones, or with `all` every column, as text of `width`,
 /// and below it the problems of the files. An error names the existing columns.
