@@ -5,13 +5,14 @@ use std::time::SystemTime;
 use std::{fs, io};
 
 use clap::{Args, Subcommand};
-use larder_control::{FileLock, Life, PerfControl, Sharing};
+use larder_control::{BusId, FileLock, Life, PerfControl, Sharing};
 
 use crate::alive::{Liveness, alive};
+use crate::coordinate::running_coordinator;
 use crate::files::{JobPaths, default_folder, find_named};
 use crate::order::{self, ControlChange};
 use crate::view::{JobView, read_status};
-use crate::{Failure, complain};
+use crate::{Failure, complain, note};
 
 /// Changes a job's control file: its limit, its share of the time, its sleep.
 #[derive(Debug, Args)]
@@ -79,10 +80,32 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
         ControlAction::Wake(job) => (job, ControlChange::asleep(false)),
         ControlAction::Forget(job) => return forget(&job.find()?),
     };
-    for value in order.give(&job.find()?)? {
+    let files = job.find()?;
+    for value in order.give(&files)? {
         complain(&format_args!("removed {value}"));
     }
+    if order.limit_bytes.is_some() {
+        warn_of_coordinator(&files, order.gpu);
+    }
     Ok(())
+}
+
+/// Says that a limit will not last, if a coordinator sets the limits of the job.
+fn warn_of_coordinator(job: &JobPaths, gpu: Option<BusId>) {
+    let view = JobView::look(job, SystemTime::now());
+    // Coordinators ignore a job that does not confirm limits.
+    if view.gpus.iter().all(|gpu| gpu.limit_bytes.is_none()) {
+        return;
+    }
+    let gpu = gpu.or_else(|| view.gpus.first().map(|gpu| gpu.gpu));
+    if let Some(taken) = running_coordinator(&job.control, gpu) {
+        note(&format_args!(
+            "{}: this limit will not last, because a coordinator sets the limits in this folder (its lock: {}); to set \
+             your own, end the coordinator first (the jobs keep their limits), or run the job in another folder and \
+             lower `coordinate --total` by its limit",
+            job.name, taken.source
+        ));
+    }
 }
 
 /// Removes the files of a job whose process is gone. The job's names are locked during the removal,

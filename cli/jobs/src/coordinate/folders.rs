@@ -66,6 +66,21 @@ impl FolderLocks {
     }
 }
 
+/// Returns the refusal of the lock if a coordinator is running for a GPU, or with `None` for any
+/// GPU, in the folder of a job's file.
+pub(crate) fn running_coordinator(file: &Path, gpu: Option<BusId>) -> Option<FileError> {
+    let folder = folder_of(file).ok()?;
+    // If this lock is free, its file is removed again, so that none is left in the way of a
+    // coordinator of another user.
+    let any = FileLock::take(&folder.join("coordinator"), Sharing::Nobody);
+    any.err()
+        .filter(|error| error.source.kind() == io::ErrorKind::WouldBlock)?;
+    match FolderLocks::default().hold(&[folder], gpu) {
+        Err(FolderError::Taken { source, .. }) => Some(source),
+        _ => None,
+    }
+}
+
 /// Returns the canonical path of a place that is a folder, or of the folder of a job's file.
 fn folder_of(place: &Path) -> Result<PathBuf, FolderError> {
     let is_folder = fs::metadata(place).is_ok_and(|found| found.is_dir());
@@ -118,9 +133,13 @@ mod tests {
                 .contains(&format!("process {}", std::process::id())),
             "{refused}"
         );
+        assert!(running_coordinator(&by_file[0], Some(one)).is_some());
+        assert!(running_coordinator(&by_file[0], Some(two)).is_none());
         let _second = hold(&by_file, Some(two)).unwrap();
+        assert!(running_coordinator(&by_file[0], Some(two)).is_some());
         assert!(hold(&places, None).is_err());
         drop((first, _second));
+        assert!(running_coordinator(&by_file[0], None).is_none());
         let mut all = hold(&places, None).unwrap();
         for gpu in [None, Some(one)] {
             assert!(hold(&places, gpu).is_err());

@@ -23,8 +23,8 @@ use crate::layout::{width, wrapped};
 use crate::view::unix_ms;
 use crate::visible::visible;
 use crate::{Failure, complain, print_json};
-pub(crate) use folders::FolderError;
 use folders::FolderLocks;
+pub(crate) use folders::{FolderError, running_coordinator};
 pub(crate) use rounds::{Coordination, CoordinationEvent};
 
 /// Moves memory between the jobs on one GPU by priority, so that together they never hold more than

@@ -359,6 +359,36 @@ fn a_share_of_the_time_is_obeyed_and_a_paused_job_stands_still() {
 }
 
 #[test]
+fn a_limit_set_by_hand_is_said_not_to_last_while_a_coordinator_runs_and_lasts_without_one() {
+    let machine = Machine::new(TOTAL);
+    let wide = machine.file("wide.trace", &trace(24, 2 * MIB, 12));
+    let mut coordinator = coordinate(&machine);
+    let job = machine.job("a", &[&wide, "--passes", "100000"]);
+    wait("the job's limit", || limit(&coordinator, "a") > TOTAL / 2);
+    let jobs = text(&machine.jobs());
+    let set = |words: [&str; 2]| {
+        let output = machine.run(&[&["control", "set", "a", "--in", &jobs], &words[..]].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = set(["--limit", "8MiB"]);
+    let process = format!("process {}", coordinator.id());
+    assert!(said.starts_with("a: ") && said.contains(&process), "{said}");
+    assert!(said.contains("end the coordinator first"), "{said}");
+    assert_eq!(set(["--perf", "90"]), "");
+    wait("the coordinator's limit", || {
+        machine.top("a")["gpus"][0]["target_limit_bytes"].as_u64() > Some(TOTAL / 2)
+    });
+    coordinator.terminate();
+    coordinator.end();
+    assert_eq!(set(["--limit", "8MiB"]), "");
+    wait("the limit to be in force", || {
+        machine.top("a")["gpus"][0]["limit_bytes"] == 8 * MIB
+    });
+    job.terminate();
+}
+
+#[test]
 fn a_coordination_whose_output_nobody_reads_ends_with_words_and_a_table_is_just_cut() {
     let machine = Machine::new(TOTAL);
     let jobs = text(&machine.jobs());

@@ -101,6 +101,10 @@ impl Machine {
 }
 
 impl Process {
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(super) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
