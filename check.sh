@@ -110,14 +110,14 @@ step_layers() {
 
 step_clippy() {
     cargo clippy --workspace --all-targets -- -D warnings
-    cargo clippy -p larder --all-targets --features allocator-api2,heap-profile -- -D warnings
+    cargo clippy -p larder --all-targets --features allocator-api2,pprof -- -D warnings
     # Without the standard library, as malloc for any program.
     cargo clippy --release --manifest-path std-shim/preload/Cargo.toml --target-dir "$target/malloc" -- -D warnings
 }
 
 step_tests() {
     cargo test --workspace
-    cargo test -p larder --features allocator-api2,heap-profile
+    cargo test -p larder --features allocator-api2,pprof
 }
 
 step_docs() {
@@ -142,6 +142,8 @@ step_features() {
     else
         echo 'skipped: thumbv7em needs `rustup target add thumbv7em-none-eabihf`'
     fi
+    # The profiles without pprof's format.
+    cargo check -p larder --features heap-profile
     # The oldest and the newest interface of CUDA, and a program that links the driver.
     cargo check -p larder-cuda --features cudarc/cuda-11040
     cargo check -p larder-cuda --features cudarc/cuda-13040

@@ -56,8 +56,8 @@ tests_of() {
         order_*:core/src/vmem.rs) echo 'loom joint_bytes::' ;;
         order_*:core/src/sync/*) echo "loom $(basename "$2" .rs)::" ;;
         order_*) echo 'loom' ;;
-        *:core/src/small/*) echo '-p larder-core -p larder --features larder/allocator-api2,larder/heap-profile' ;;
-        *:std-shim/*) echo '-p larder --features allocator-api2,heap-profile' ;;
+        *:core/src/small/*) echo '-p larder-core -p larder --features larder/allocator-api2,larder/pprof' ;;
+        *:std-shim/*) echo '-p larder --features allocator-api2,pprof' ;;
         *:cuda/*) echo '-p larder-cuda -p larder-cuda-stand-in' ;;
         *) echo '-p larder-core' ;;
     esac

@@ -5,11 +5,10 @@
 //! there would deadlock.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::symbols::{Symbol, outside_allocator, symbols_of};
 use super::{Sample, SampleEvent, unsampled};
 
 /// Maximum number of frames recorded of a stack.
@@ -87,11 +86,7 @@ impl LiveSamples {
     pub fn totals(&self) -> SampleTotals {
         unsampled(|| {
             let mut totals = SampleTotals::default();
-            for live in self.lock().values() {
-                totals.samples += 1;
-                totals.blocks += live.weight;
-                totals.bytes += live.weight * live.bytes as f64;
-            }
+            self.lock().values().for_each(|live| totals.add(live));
             totals
         })
     }
@@ -104,28 +99,68 @@ impl LiveSamples {
     /// If `out` fails.
     pub fn write_folded(&self, out: &mut impl Write) -> io::Result<()> {
         unsampled(|| {
-            let mut stacks = BTreeMap::new();
-            for live in self.lock().values() {
-                *stacks.entry(live.frames.clone()).or_insert(0.0) +=
-                    live.weight * live.bytes as f64;
-            }
-            let mut names = BTreeMap::new();
-            for frame in stacks.keys().flat_map(|frames| frames.iter()) {
-                names.entry(*frame).or_insert_with(|| names_of(*frame));
-            }
+            let stacks = self.stacks();
             let mut lines = BTreeMap::new();
-            for (frames, bytes) in &stacks {
-                let stack: Vec<&str> = frames
-                    .iter()
-                    .flat_map(|frame| names.get(frame).into_iter().flatten())
-                    .map(String::as_str)
-                    .collect();
-                *lines.entry(folded(&stack)).or_insert(0.0) += bytes;
+            for (stack, totals) in stacks.iter() {
+                let names = stack.iter().rev();
+                let names: Vec<String> = names.map(|at| at.name().replace(';', ":")).collect();
+                *lines.entry(names.join(";")).or_insert(0.0) += totals.bytes;
             }
             for (line, bytes) in lines {
                 writeln!(out, "{line} {bytes:.0}")?;
             }
             Ok(())
+        })
+    }
+
+    /// Writes the live blocks and bytes by the stack that allocated them, with files and lines, as
+    /// a gzipped profile for `go tool pprof` and other readers of pprof's format. As slow as
+    /// [`write_folded`](Self::write_folded).
+    ///
+    /// # Errors
+    /// If `out` fails.
+    #[cfg(feature = "pprof")]
+    pub fn write_pprof(&self, out: &mut impl Write) -> io::Result<()> {
+        unsampled(|| super::pprof::write(self.stacks().iter(), out))
+    }
+
+    /// Returns the stacks with their symbols. Nothing is locked while the symbols are looked up.
+    fn stacks(&self) -> Stacks {
+        let mut stacks = Stacks::default();
+        for live in self.lock().values() {
+            let totals = stacks.totals.entry(live.frames.clone()).or_default();
+            totals.add(live);
+        }
+        for frame in stacks.totals.keys().flatten() {
+            let symbols = stacks.symbols.entry(*frame);
+            symbols.or_insert_with(|| symbols_of(*frame));
+        }
+        stacks
+    }
+}
+
+impl SampleTotals {
+    fn add(&mut self, live: &LiveSample) {
+        self.samples += 1;
+        self.blocks += live.weight;
+        self.bytes += live.weight * live.bytes as f64;
+    }
+}
+
+/// Live samples by their stacks.
+#[derive(Default)]
+struct Stacks {
+    /// By return addresses, the innermost first.
+    totals: BTreeMap<Box<[usize]>, SampleTotals>,
+    symbols: BTreeMap<usize, Vec<Symbol>>,
+}
+
+impl Stacks {
+    /// Returns each stack, innermost first, without the allocator's own functions.
+    fn iter(&self) -> impl Iterator<Item = (Vec<&Symbol>, SampleTotals)> {
+        self.totals.iter().map(|(frames, totals)| {
+            let symbols = frames.iter().filter_map(|frame| self.symbols.get(frame));
+            (outside_allocator(symbols.flatten().collect()), *totals)
         })
     }
 }
@@ -141,65 +176,4 @@ fn walk() -> Box<[usize]> {
     // SAFETY: several threads may use the unwinder at once; only that of Windows forbids it.
     unsafe { backtrace::trace_unsynchronized(keep) };
     frames.into_boxed_slice()
-}
-
-/// A function at a return address, and the place of its call in the source.
-pub(crate) struct NamedCall {
-    pub(crate) name: String,
-    pub(crate) file: Option<PathBuf>,
-    pub(crate) line: Option<u32>,
-}
-
-/// Returns the functions at a return address, more than one where calls were inlined, the innermost
-/// first.
-pub(crate) fn calls_at(frame: usize) -> Vec<NamedCall> {
-    let mut calls = Vec::new();
-    // Looks up the byte before it, where the call ends.
-    let frame = std::ptr::without_provenance_mut::<c_void>(frame);
-    backtrace::resolve(frame, |symbol| {
-        calls.extend(symbol.name().map(|name| NamedCall {
-            name: format!("{name:#}"),
-            file: symbol.filename().map(Path::to_owned),
-            line: symbol.lineno(),
-        }));
-    });
-    calls
-}
-
-/// Returns the names of the functions at a return address.
-fn names_of(frame: usize) -> Vec<String> {
-    let calls = calls_at(frame).into_iter();
-    let mut names: Vec<_> = calls.map(|call| call.name.replace(';', ":")).collect();
-    if names.is_empty() {
-        names.push(format!("{frame:#x}"));
-    }
-    names
-}
-
-impl NamedCall {
-    /// Returns whether the function is the allocator's, not a caller's. Compares the source file if
-    /// the debug information has one, since the function's name may lack its path.
-    pub(crate) fn is_in_allocator(&self) -> bool {
-        let sources = file!().strip_suffix("observe/profile/live.rs");
-        let file = self.file.as_deref().and_then(Path::to_str).zip(sources);
-        file.is_some_and(|(file, sources)| file.contains(sources)) || is_allocator(&self.name)
-    }
-}
-
-/// Returns whether a function is the allocator's, not a caller's.
-fn is_allocator(name: &str) -> bool {
-    ["larder::", "<larder::", "__rust", "__rg_", "backtrace::"]
-        .iter()
-        .any(|start| name.starts_with(start))
-        || name.contains("::__rust_")
-}
-
-/// Returns a stack as one line, without the allocator's own functions.
-fn folded(names: &[&str]) -> String {
-    // Only frames near the allocation are searched, because a program may call this library further
-    // out.
-    let inner = names.iter().take(24).rposition(|name| is_allocator(name));
-    let first = inner.map_or(0, |place| place + 1);
-    let outer: Vec<&str> = names.iter().skip(first).rev().copied().collect();
-    outer.join(";")
 }

@@ -4,6 +4,8 @@
 //! * `countdown` the countdown to a thread's next sample, and sections without samples
 //! * `marks` the marks of sampled live blocks
 //! * `live` [`LiveSamples`], with the stacks that allocated them
+//! * `symbols` the functions and lines of these stacks
+//! * `pprof` profiles in pprof's format
 //!
 //! # Why the estimates are unbiased
 //! Points lie on the stream of a thread's allocated bytes, with exponential gaps between them, and
@@ -16,6 +18,10 @@ mod countdown;
 #[cfg(feature = "heap-profile")]
 mod live;
 mod marks;
+#[cfg(feature = "pprof")]
+mod pprof;
+#[cfg(feature = "heap-profile")]
+mod symbols;
 #[cfg(test)]
 mod tests;
 
@@ -27,7 +33,7 @@ pub use countdown::unsampled;
 #[cfg(feature = "heap-profile")]
 pub use live::{LiveSamples, SampleTotals};
 #[cfg(feature = "heap-profile")]
-pub(crate) use live::{NamedCall, calls_at};
+pub(crate) use symbols::{NamedCall, calls_at};
 
 /// An event of a sampled block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,8 @@
 //! Samples by single calls. One test at a time: the marks are the process's.
 
+#[cfg(feature = "pprof")]
+mod pprof;
+
 use std::alloc::System;
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
