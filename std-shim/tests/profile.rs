@@ -24,9 +24,13 @@ fn make_many_lists() -> Vec<Vec<u8>> {
     black_box((0..2000).map(|_| vec![0_u8; 1000]).collect())
 }
 
+/// Returns the folded stacks. The parsed symbol tables, which have 30 MiB, may not stay.
 fn folded() -> String {
+    let before = HEAP.inner().stats().live_bytes;
     let mut text = Vec::new();
     LIVE.write_folded(&mut text).unwrap();
+    let after = HEAP.inner().stats().live_bytes;
+    assert!(after < before + (4 << 20), "{before} before, {after} after");
     String::from_utf8(text).unwrap()
 }
 
