@@ -129,7 +129,7 @@ mod guide {
     struct Platforms;
     #[doc = include_str!("../../docs/guide/src/misuse.md")]
     struct Misuse;
-    #[cfg(all(feature = "heap-profile", feature = "allocator-api2"))]
+    #[cfg(all(feature = "pprof", feature = "allocator-api2"))]
     #[doc = include_str!("../../docs/guide/src/profiles.md")]
     struct Profiles;
 }
