@@ -6,7 +6,7 @@ use flate2::read::GzDecoder;
 use prost::Message;
 
 use super::super::pprof::{Profile, write};
-use super::super::symbols::Symbol;
+use super::super::symbols::{NamedCall, Symbol};
 use super::super::{LiveSamples, Sample, SampleEvent, SampleTotals};
 
 fn decoded(mut zipped: &[u8]) -> Profile {
@@ -43,11 +43,11 @@ fn stack_of(profile: &Profile, sample: usize) -> Vec<String> {
 }
 
 fn symbol(function: &str, line: u32) -> Symbol {
-    Symbol::Line {
-        function: function.to_owned(),
-        file: "app.rs".to_owned(),
-        line,
-    }
+    Symbol::Call(NamedCall {
+        name: function.to_owned(),
+        file: Some("app.rs".into()),
+        line: Some(line),
+    })
 }
 
 #[test]
