@@ -277,7 +277,12 @@ impl Table {
                 let mark = if cell.stands_out { " no" } else { "" };
                 let class = class(&format!("{}{mark}", words(column)));
                 let bar = cell.bar.as_ref().map_or_else(String::new, Bar::html);
-                html.push_str(&format!("<td{class}>{bar}{}</td>", escape(&cell.text)));
+                // On a narrow screen a cell stands with its heading.
+                let of = match column.1 {
+                    Left => String::new(),
+                    Right => format!(" data-of=\"{}\"", escape(&column.0)),
+                };
+                html.push_str(&format!("<td{class}{of}>{bar}{}</td>", escape(&cell.text)));
             }
             html.push_str("</tr>\n");
         }

@@ -2,12 +2,20 @@
 // The rectangles of blocks are written as pixels of a canvas, so that 200,000 of them move smoothly.
 'use strict';
 (() => {
-const COLOURS = ['#d55e00', '#0072b2', '#009e73', '#cc79a7', '#b58900', '#56b4e9', '#000000', '#8c6d31'];
+const COLOURS = ['#d55e00', '#0072b2', '#009e73', '#cc79a7', '#b58900', '#56b4e9', '#888888', '#8c6d31'];
 const DASHES = [[], [9, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 2], [14, 4], [6, 2, 2, 2]];
-const LIVE = '#c9d6e2', GRID = '#e4e4e4', INK = '#222';
-const LEFT = 78, RIGHT = 8, TOP = 8, BOTTOM = 22;
-// Pixels as little-endian numbers: alpha, blue, green, red.
-const NOTHING = 0xffffffff, FREE = 0xffe0e0e0, MOVED = 0xff7cc8ff;
+const LEFT = 78, TOP = 8, BOTTOM = 22;
+// Width from which lines have labels beside their ends.
+const WIDE = 700;
+// The colours of the page, light or dark. Pixels are little-endian numbers: alpha, blue, green, red.
+const dark = matchMedia('(prefers-color-scheme: dark)');
+let LIVE, GRID, INK, STEP, NOTHING, FREE, MOVED;
+const paint = () => {
+  [LIVE, GRID, INK, STEP, NOTHING, FREE, MOVED] = dark.matches
+    ? ['#34424f', '#3a3a3a', '#ddd', '#fff4', 0xff1a1816, 0xff4a4a4a, 0xff2a6a9a]
+    : ['#c9d6e2', '#e4e4e4', '#222', '#0003', 0xffffffff, 0xffe0e0e0, 0xff7cc8ff];
+};
+paint();
 const BLOCKS = [0xffb48246, 0xff71a65b, 0xffa77999, 0xff4f86c6, 0xff9a9b4e, 0xff7d6fb8, 0xffc49a6c, 0xff5e9c8c];
 
 const element = (name, attributes = {}, ...inside) => {
@@ -21,6 +29,19 @@ const size = bytes => {
   let unit = 0;
   while (bytes >= 1024 && unit < 4) { bytes /= 1024; unit++; }
   return (unit ? bytes.toFixed(unit < 3 ? 1 : 2) : bytes) + ' ' + units[unit];
+};
+const mebibytes = bytes => (bytes / (1 << 20)).toLocaleString('en', { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+// Returns the distance of about `count` marks: a power of two for bytes, otherwise 1, 2 or 5 times a power of ten.
+const round = (span, count, binary) => {
+  const least = span / count;
+  if (binary) return 2 ** Math.ceil(Math.log2(Math.max(least, 1)));
+  const ten = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
+  return [1, 2, 5, 10].find(times => times * ten >= least) * ten;
+};
+// Returns a function that formats bytes in the unit that suits the largest.
+const sizes = most => {
+  const unit = Math.min(Math.max(Math.floor(Math.log2(Math.max(most, 1)) / 10), 0), 4);
+  return bytes => bytes / 2 ** (10 * unit) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB'][unit];
 };
 // Returns the last index whose value is at most `value`, or -1 if there is none.
 const last = (values, value) => {
@@ -60,6 +81,12 @@ function prepare(picture) {
   });
   return picture;
 }
+
+// Says how much less a figure is than another.
+const than = (figure, other, same) => {
+  const percent = (1 - figure / other) * 100;
+  return same ? '' : Math.abs(percent) < 0.05 ? 'as much' : Math.abs(percent).toFixed(1) + (percent < 0 ? ' % more' : ' % less');
+};
 
 const peak = ({ at, value }) => {
   let best = 0, when = 0;
@@ -108,6 +135,8 @@ class Chart {
     this.canvas = element('canvas', { 'aria-label': label, role: 'img', tabindex: 0 });
     this.canvas.style.height = height + 'px';
     this.height = height;
+    // The names that may stand beside the ends of lines.
+    this.labels = [];
     this.pen = this.canvas.getContext('2d');
   }
   begin() {
@@ -121,7 +150,9 @@ class Chart {
     this.pen.clearRect(0, 0, this.width, this.height);
     this.pen.font = '12px system-ui, sans-serif';
     this.pen.setLineDash([]);
-    this.across = this.width - LEFT - RIGHT;
+    const widest = Math.max(0, ...this.labels.map(name => this.pen.measureText(name).width));
+    this.right = this.width >= WIDE && widest ? Math.min(widest, 200) + 14 : 8;
+    this.across = this.width - LEFT - this.right;
     this.down = this.height - TOP - BOTTOM;
   }
   x(tick) { return LEFT + (tick - this.view.from) / (this.view.to - this.view.from) * this.across; }
@@ -136,15 +167,17 @@ class Chart {
     draw();
     this.pen.restore();
   }
-  axes(show, unit) {
+  axes(binary, unit) {
     const { pen, view } = this;
     pen.fillStyle = INK;
     pen.strokeStyle = GRID;
     pen.lineWidth = 1;
     pen.textAlign = 'right';
     pen.textBaseline = 'middle';
-    for (let line = 0; line <= 4; line++) {
-      const value = this.low + (this.high - this.low) * line / 4, y = Math.round(this.y(value)) + 0.5;
+    const step = round(this.high - this.low, this.height / 55, binary);
+    const show = binary ? sizes(this.high) : value => value.toLocaleString('en');
+    for (let value = Math.ceil(this.low / step) * step; value <= this.high; value += step) {
+      const y = Math.round(this.y(value)) + 0.5;
       pen.beginPath();
       pen.moveTo(LEFT, y);
       pen.lineTo(LEFT + this.across, y);
@@ -152,12 +185,31 @@ class Chart {
       pen.fillText(show(value), LEFT - 6, y);
     }
     pen.textBaseline = 'top';
-    const marks = Math.max(2, Math.floor(this.across / 140));
-    for (let mark = 0; mark <= marks; mark++) {
-      const tick = Math.round(view.from + (view.to - view.from) * mark / marks);
-      pen.textAlign = mark === 0 ? 'left' : mark === marks ? 'right' : 'center';
-      const text = mark === marks ? unit + ' ' + tick.toLocaleString('en') : tick.toLocaleString('en');
-      pen.fillText(text, Math.min(Math.max(this.x(tick), LEFT), LEFT + this.across), this.height - BOTTOM + 6);
+    const apart = round(view.to - view.from, this.across / 110, false);
+    const first = Math.ceil(view.from / apart) * apart;
+    for (let tick = first; tick <= view.to; tick += apart) {
+      const text = tick === first ? unit + ' ' + tick.toLocaleString('en') : tick.toLocaleString('en');
+      const half = pen.measureText(text).width / 2, x = this.x(tick);
+      pen.textAlign = 'center';
+      pen.fillText(text, Math.min(Math.max(x, LEFT + half), this.width - half), this.height - BOTTOM + 6);
+    }
+  }
+  // Writes the name of each line beside its end, apart where lines lie on each other.
+  names(lines) {
+    if (this.right < 20) return;
+    const { pen } = this;
+    const ends = lines.map(({ name, colour, value }) => ({ name, colour, y: this.y(value) }));
+    ends.sort((one, other) => one.y - other.y);
+    const apart = 14;
+    let least = TOP;
+    for (const end of ends) least = (end.y = Math.max(end.y, least)) + apart;
+    let most = TOP + this.down;
+    for (const end of ends.reverse()) most = (end.y = Math.min(end.y, most)) - apart;
+    pen.textAlign = 'left';
+    pen.textBaseline = 'middle';
+    for (const { name, colour, y } of ends) {
+      pen.fillStyle = colour;
+      pen.fillText(name, LEFT + this.across + 8, y, this.right - 10);
     }
   }
   // Draws a stepped line. All changes within one pixel become one vertical stroke.
@@ -189,7 +241,7 @@ class Chart {
   steps(picture) {
     const first = last(picture.stepsAt, this.view.from) + 1, end = last(picture.stepsAt, this.view.to);
     if (end - first > 100) return;
-    this.pen.strokeStyle = '#0003';
+    this.pen.strokeStyle = STEP;
     this.pen.lineWidth = 1;
     for (let index = first; index <= end; index++) {
       const x = Math.round(this.x(picture.stepsAt[index])) + 0.5;
@@ -222,8 +274,9 @@ class Explorer {
       made.onclick = act;
       return made;
     };
+    this.keys = element('p', { class: 'key' }, ...this.key());
     home.append(
-      element('p', {}, which, ' ',
+      element('p', { class: 'controls' }, which, ' ',
         button('+', 'zoom in', () => this.zoom(0.5, 0.5)), ' ',
         button('\u2212', 'zoom out', () => this.zoom(2, 0.5)), ' ',
         button('all', 'show all', () => this.reset()), ' ',
@@ -231,10 +284,16 @@ class Explorer {
         element('small', {}, 'wheel: zoom time; Shift and wheel: zoom addresses; drag: move; double click: all')),
       this.legend,
       element('h3', {}, 'Memory over time'), this.memory.canvas,
-      this.title, this.map.canvas, element('p', { class: 'key' }, ...this.key()),
+      this.title, this.map.canvas, this.keys,
       this.callsOver, this.calls.canvas, this.hint);
     for (const chart of [this.memory, this.map, this.calls]) this.listen(chart);
     new ResizeObserver(() => this.draw()).observe(home);
+    dark.addEventListener('change', () => {
+      paint();
+      this.fillLegend();
+      this.keys.replaceChildren(...this.key());
+      this.draw();
+    });
     this.open(sources[0]);
   }
   key() {
@@ -257,10 +316,23 @@ class Explorer {
   fillLegend() {
     const { picture, legend } = this;
     const [live] = peak(picture.live);
-    const head = ['map', 'line', '', 'peak ' + picture.words.reserved, 'at ' + picture.words.tick, 'over live', 'driver calls', 'moved'];
+    // A packing has no driver calls, and there may be nothing to compare with.
+    const { allocators } = picture, [base] = allocators;
+    const called = allocators.some(allocator => allocator.calls.value.length);
+    const moves = allocators.some(allocator => allocator.held.some(piece => piece[4]));
+    const several = allocators.length > 1;
+    const columns = [
+      ['peak ' + picture.words.reserved + ' MiB', most => mebibytes(most), true],
+      ['than ' + base.name, (most, allocator) => than(most, peak(base.reserved)[0], allocator === base), several],
+      ['at ' + picture.words.tick, (most, { reserved }) => peak(reserved)[1].toLocaleString('en'), true],
+      ['over live', most => live ? (most / live).toFixed(4) : '-', true],
+      ['driver calls', (most, { calls }) => (calls.value.at(-1) ?? 0).toLocaleString('en'), called],
+      ['moved MiB', (most, allocator, moved) => moved ? mebibytes(moved) : '-', moves],
+    ].filter(column => column[2]);
+    const head = ['map', 'line', '', ...columns.map(column => column[0])];
     legend.replaceChildren(element('tr', {}, ...head.map(text => element('th', {}, text))));
     for (const allocator of picture.allocators) {
-      const [most, when] = peak(allocator.reserved);
+      const [most] = peak(allocator.reserved);
       const calls = allocator.calls.value.at(-1) ?? 0;
       const seen = new Set();
       let moved = 0;
@@ -275,7 +347,7 @@ class Explorer {
       svg.setAttribute('width', 46);
       svg.setAttribute('height', 8);
       svg.innerHTML = `<path d="M0 4H46" stroke="${allocator.colour}" stroke-width="2.5" stroke-dasharray="${allocator.dash}"/>`;
-      const cells = [size(most), when.toLocaleString('en'), live ? (most / live).toFixed(4) : '-', calls.toLocaleString('en'), moved ? size(moved) : '-'];
+      const cells = columns.map(column => column[1](most, allocator, moved));
       legend.append(element('tr', {
         'data-allocator': allocator.name, 'data-peak-reserved': most, 'data-peak-live': live, 'data-calls': calls,
         'data-blocks': allocator.address.length, 'data-planned': peak(allocator.planned)[0],
@@ -284,9 +356,10 @@ class Explorer {
     }
     const swatch = element('i', { style: 'background:' + LIVE });
     const planned = picture.allocators.some(allocator => peak(allocator.planned)[0] > 0);
+    const ofLive = several ? [mebibytes(live), '', peak(picture.live)[1].toLocaleString('en')] : [mebibytes(live), peak(picture.live)[1].toLocaleString('en')];
     legend.append(element('tr', {}, element('td'), element('td', {}, swatch), element('td', { class: 'text' }, 'live'),
-      element('td', {}, size(live)), element('td', {}, peak(picture.live)[1].toLocaleString('en')),
-      element('td', { class: 'text', colspan: 3 }, planned ? 'thin lines: ' + picture.words.planned : '')));
+      ...ofLive.map(cell => element('td', {}, cell)),
+      element('td', { class: 'text', colspan: columns.length - ofLive.length }, planned ? 'thin lines: ' + picture.words.planned : '')));
   }
   reset() {
     Object.assign(this.view, { from: 0, to: Math.max(this.picture.ticks, 1), low: 0, high: 1 });
@@ -376,6 +449,7 @@ class Explorer {
       }
     const room = (high - low) * 0.04;
     [chart.low, chart.high] = this.zero.checked ? [0, high * 1.04] : [Math.max(low - room, 0), high + room || 1];
+    chart.labels = this.names(shown);
     chart.begin();
     const { pen } = chart;
     chart.within(() => {
@@ -389,7 +463,8 @@ class Explorer {
         pen.fillRect(x, chart.y(most), 1, chart.y(chart.low) - chart.y(most));
       }
     });
-    chart.axes(size, picture.words.tick);
+    chart.axes(true, picture.words.tick);
+    chart.names(this.ends(shown, 'reserved'));
     chart.within(() => {
       chart.steps(picture);
       for (const allocator of shown) {
@@ -408,8 +483,10 @@ class Explorer {
     const shown = picture.allocators.filter(allocator => allocator.shown);
     chart.low = 0;
     chart.high = Math.max(4, ...shown.map(allocator => allocator.calls.value.at(-1) ?? 0)) * 1.04;
+    chart.labels = this.names(shown);
     chart.begin();
-    chart.axes(value => Math.round(value).toLocaleString('en'), picture.words.tick);
+    chart.axes(false, picture.words.tick);
+    chart.names(this.ends(shown, 'calls'));
     chart.within(() => {
       for (const allocator of shown)
         chart.line(allocator.calls, allocator.refused ?? picture.ticks, allocator.colour, allocator.dash, 2);
@@ -421,6 +498,7 @@ class Explorer {
     this.title.textContent = 'Addresses over time: ' + chosen.name;
     chart.low = view.low * chosen.top;
     chart.high = view.high * chosen.top;
+    chart.labels = this.memory.labels;
     chart.begin();
     const { pen, scale } = chart;
     const wide = Math.round(chart.across * scale), high = Math.round(chart.down * scale);
@@ -465,14 +543,19 @@ class Explorer {
       }
       const { block } = this;
       if (block !== undefined && block < chosen.address.length) {
-        pen.strokeStyle = '#000';
+        pen.strokeStyle = INK;
         pen.lineWidth = 2;
         const x = chart.x(from[block]), y = chart.y(chosen.low[block] + bytes[block]);
         pen.strokeRect(x, y, chart.x(to[block]) - x, chart.y(chosen.low[block]) - y);
       }
     });
     pen.fillStyle = INK;
-    chart.axes(size, picture.words.tick);
+    chart.axes(true, picture.words.tick);
+  }
+  // Names beside lines are for pictures with several lines.
+  names(shown) { return this.picture.allocators.length > 1 ? shown.map(allocator => allocator.name) : []; }
+  ends(shown, figure) {
+    return shown.map(({ name, colour, [figure]: line }) => ({ name, colour, value: line.value[Math.max(last(line.at, this.view.to), 0)] ?? 0 }));
   }
   // Shows a hint about the point under the pointer.
   point(event) {
