@@ -44,13 +44,19 @@ fn browser() -> Option<String> {
 
 /// Opens a page in a window 1200 pixels wide. Returns the page once its script has run.
 fn opened(browser: &str, folder: &TempDir, page: &Path, look: &str) -> String {
+    opened_in(1200, browser, folder, page, look)
+}
+
+/// Opens a page in a window of this width.
+fn opened_in(width: u32, browser: &str, folder: &TempDir, page: &Path, look: &str) -> String {
     let mut html = fs::read_to_string(page).unwrap();
     html.push_str(look);
     let looked_at = folder.path().join("looked-at.html");
     fs::write(&looked_at, html).unwrap();
     let output = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu"])
-        .args(["--window-size=1200,2000", "--virtual-time-budget=5000"])
+        .arg(format!("--window-size={width},2000"))
+        .arg("--virtual-time-budget=5000")
         .arg(format!(
             "--user-data-dir={}",
             folder.path().join("profile").display()
@@ -132,6 +138,8 @@ fn a_page_shows_the_figures_of_its_run_and_clips_nothing() {
         }
         assert_eq!(number(&dom, "<html", "data-clipped"), 0);
         assert!(number(&dom, "<html", "data-colours") > 5);
+        let narrow = opened_in(400, &browser, &folder, &page, LOOK);
+        assert_eq!(number(&narrow, "<html", "data-clipped"), 0);
         let hint = attribute(&dom, "<html", "data-hint");
         let words = ["block ", "bytes)", "event ", "step", "stream", "address 0x"];
         assert!(
@@ -197,8 +205,8 @@ fn slower_each_round(folder: &TempDir, allocator: &str, hundredths: u32) {
         format!("n=$(cat '{count}'-$1 2>/dev/null || echo 0)"),
         format!("echo $((n + 1)) > '{count}'-$1"),
         format!("echo '{{\"workload\":\"'$1'\",\"allocator\":\"{allocator}\",\"seconds\":'\\"),
-        format!("$(({hundredths} + n))'e-2,\"operations\":10000000,\"answer\":7,\\"),
-        "\"peak_rss_bytes\":'$(((4 + n) << 20))'}'".to_owned(),
+        format!("$(({hundredths} + n))'e-2,\"operations\":10000000,\"answer\":7,'\\"),
+        "'\"peak_rss_bytes\":'$(((4 + n) << 20))'}'".to_owned(),
     ];
     let script = script.each_ref().map(String::as_str);
     make(&format!("worker {allocator}"), &script, folder.path());
