@@ -50,6 +50,7 @@ fn main() {
     for (name, lifetimes) in problems {
         let problem = Problem {
             name: name.to_owned(),
+            ids: (0..lifetimes.len()).map(|id| id.to_string()).collect(),
             lifetimes,
         };
         let effort = Effort {
