@@ -381,7 +381,12 @@ mod tests {
         assert!(error.contains("no column `MiB`"), "{error}");
         let html = make().html();
         assert!(!html.contains("calls") && html.contains("driver frees"));
-        assert!(html.contains("<td>2.5</td><td>-</td></tr>"), "{html}");
+        assert!(
+            html.contains(
+                "<td data-of=\"live MiB\">2.5</td><td data-of=\"driver frees\">-</td></tr>"
+            ),
+            "{html}"
+        );
     }
 
     #[test]
@@ -402,7 +407,7 @@ mod tests {
         assert_eq!(table.markdown(), markdown);
         let html = table.html();
         assert!(html.contains(
-            "<tr><td class=\"text\">x</td><td>1.5</td><td class=\"text no\">&lt;no&gt;</td></tr>"
+            "<tr><td class=\"text\">x</td><td data-of=\"b\">1.5</td><td class=\"text no\">&lt;no&gt;</td></tr>"
         ));
         assert!(
             html.contains("<tr class=\"first\"><td class=\"text\">y</td>"),
