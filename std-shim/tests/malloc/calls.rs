@@ -54,7 +54,7 @@ fn threads_that_come_to_the_heap_at_their_very_end_leave_no_heap_behind() {
 
 /// Returns the number of rounds. All of them may leave no more behind than half of them.
 fn many() -> String {
-    if is_long() { 10_000 } else { 300 }.to_string()
+    if is_long() { 10_000 } else { 1200 }.to_string()
 }
 
 /// Without the heap's background thread, and with it.
