@@ -50,7 +50,9 @@ fn main() -> ExitCode {
 
 fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
     let Some(workload) = workloads::find(name) else {
-        return refuse(&format!("no workload is named `{name}`; try --list, or build this program again if the workload is newer than it"));
+        return refuse(&format!(
+            "no workload is named `{name}`; try --list, or build this program again if the workload is newer than it"
+        ));
     };
     if let Some(why) = workloads::refused(name) {
         let line = json!({"workload": name, "allocator": allocator::NAME, "skipped": why});
