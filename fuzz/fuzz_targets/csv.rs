@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn check(data: &[u8]) {
-    let Ok(lifetimes) = csv_file::read(data) else {
+    let Ok((_, lifetimes)) = csv_file::read(data) else {
         return;
     };
     for lifetime in lifetimes {
