@@ -3,10 +3,11 @@
 //! This is the library behind the program `larder` and its benches. It is not an allocator:
 //! contenders work on numbers (addresses and sizes, on a simulated device or, in `device`, on a
 //! driver), and nothing here touches the memory that the numbers name. Process heaps are measured
-//! in separate programs.
+//! in separate processes.
 //!
 //! * `commands` is the command line; `report` writes the measurements.
-//! * `replay` plays one trace on one contender and measures it.
+//! * `replay` plays one trace on one contender and measures it; its `heaps` play the trace of a
+//!   process heap in real memory, each in a process of its own.
 //! * `ours`, `paged`, `planned` and `prmalloc` are contenders made of `larder-core`, `device` has
 //!   those that run on a driver, and `peers` has models of other allocators, independent of
 //!   `larder-core`.

@@ -66,7 +66,7 @@ pub(super) struct ReplayArgs {
     ///
     /// Larder in three configurations, the C library's heap, and jemalloc and mimalloc where they are installed. What
     /// `larder::Recorder` recorded is played so unless an option of devices is given.
-    #[arg(long, conflicts_with_all = DEVICE_OPTIONS)]
+    #[arg(long)]
     heaps: bool,
 
     /// Replay only this allocator; may be given more than once
@@ -129,23 +129,6 @@ pub(super) struct ReplayArgs {
     html: Option<PathBuf>,
 }
 
-/// The options that are about devices and their allocators.
-const DEVICE_OPTIONS: [&str; 13] = [
-    "families",
-    "allocators",
-    "all",
-    "pytorch",
-    "device_bytes",
-    "passes",
-    "repeat",
-    "smallest_device",
-    "driver",
-    "plan",
-    "save_plans",
-    "snapshot",
-    "html",
-];
-
 /// Parses the choice of a driver. The stand-in needs no GPU; auto is NVIDIA's driver if there is a
 /// device, otherwise the stand-in.
 fn drivers() -> impl TypedValueParser<Value = Choice> {
@@ -168,12 +151,7 @@ fn known_names() -> PossibleValuesParser {
 
 /// Replays all traces. Damaged traces are reported and skipped.
 pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
-    each_once(&args.files)?;
-    for (option, output) in [("--html", &args.html), ("--snapshot", &args.snapshot)] {
-        if let Some(output) = output {
-            try_page(option, output, &args.files)?;
-        }
-    }
+    check_arguments(args)?;
     if let Some(choice) = args.driver {
         let driver = device::use_driver(choice);
         let driver = driver.map_err(|error| Failure::Failed(error.to_string()))?;
@@ -235,6 +213,24 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     }
 }
 
+/// Returns an error if a file is given twice, options contradict each other, or an output cannot be
+/// written.
+fn check_arguments(args: &ReplayArgs) -> Result<(), Failure> {
+    each_once(&args.files)?;
+    if args.heaps && is_of_devices(args) {
+        return Err(Failure::Arguments(
+            "--heaps plays on process heaps: leave out the options of devices and their allocators"
+                .to_owned(),
+        ));
+    }
+    for (option, output) in [("--html", &args.html), ("--snapshot", &args.snapshot)] {
+        if let Some(output) = output {
+            try_page(option, output, &args.files)?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes the reports that have rows, as text unless lines of JSON were written, and as a page.
 fn write_reports(
     args: &ReplayArgs,
@@ -285,13 +281,11 @@ fn read_file(file: &Path) -> Result<Tapes, String> {
     Ok(vec![(trace, writer.finish())])
 }
 
-/// Returns whether a trace is played on process heaps: if the option says so, or if a process heap was
-/// recorded and no option is about devices.
-fn on_heaps(args: &ReplayArgs, trace: &Trace) -> bool {
-    let mut header = trace.header().iter();
-    let of_a_heap = header.any(|(key, by)| key == "recorded" && by.starts_with("larder "));
+/// Returns whether an option is given that is about devices and their allocators.
+fn is_of_devices(args: &ReplayArgs) -> bool {
     let options = &args.options;
-    let of_devices = args.all
+    args.all
+        || args.families.is_some()
         || !args.allocators.is_empty()
         || args.pytorch.is_some()
         || args.driver.is_some()
@@ -301,8 +295,15 @@ fn on_heaps(args: &ReplayArgs, trace: &Trace) -> bool {
         || args.html.is_some()
         || options.device_bytes.is_some()
         || options.passes.get() > 1
-        || options.smallest_device;
-    args.heaps || of_a_heap && !of_devices
+        || options.smallest_device
+}
+
+/// Returns whether a trace is played on process heaps: if the option says so, or if a process heap was
+/// recorded and no option is about devices.
+fn on_heaps(args: &ReplayArgs, trace: &Trace) -> bool {
+    let mut header = trace.header().iter();
+    let of_a_heap = header.any(|(key, by)| key == "recorded" && by.starts_with("larder "));
+    args.heaps || of_a_heap && !is_of_devices(args)
 }
 
 /// Plays one trace on all process heaps.

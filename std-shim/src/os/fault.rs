@@ -201,7 +201,8 @@ mod linux {
         )
     }
 
-    /// The same with other registers.
+    /// Calls a function on the stack that ends at `top`, and returns to this stack. The directives
+    /// let the unwinder find the caller from there.
     #[cfg(target_arch = "aarch64")]
     #[unsafe(naked)]
     unsafe extern "C" fn call_on_stack(

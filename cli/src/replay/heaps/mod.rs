@@ -30,8 +30,6 @@ const ROUNDS: usize = 3;
 pub(crate) struct HeapSpec {
     /// The name in tables and for the child process.
     pub(crate) name: &'static str,
-    /// How a sentence calls the heap's figures.
-    pub(crate) whose: &'static str,
     /// The library that replaces `malloc`, if the heap is not in this program or in the C library.
     pub(crate) library: Option<&'static str>,
 }
@@ -40,32 +38,26 @@ pub(crate) struct HeapSpec {
 pub(crate) const HEAPS: [HeapSpec; 6] = [
     HeapSpec {
         name: "larder",
-        whose: "its own",
         library: None,
     },
     HeapSpec {
         name: "larder-speed",
-        whose: "larder-speed's",
         library: None,
     },
     HeapSpec {
         name: "larder-memory",
-        whose: "larder-memory's",
         library: None,
     },
     HeapSpec {
         name: SYSTEM,
-        whose: "the C library's",
         library: None,
     },
     HeapSpec {
         name: "jemalloc",
-        whose: "jemalloc's",
         library: Some("libjemalloc.so.2"),
     },
     HeapSpec {
         name: "mimalloc",
-        whose: "mimalloc's",
         library: Some("libmimalloc.so.2"),
     },
 ];

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{HeapFault, HeapRun, HeapRuns, HeapSpec};
+use super::{HeapFault, HeapRun, HeapRuns, HeapSpec, SYSTEM};
 use crate::numbers::mebibytes;
 use crate::report::{Left, Right, Shown, Table, decimals};
 
@@ -22,8 +22,6 @@ pub(crate) struct HeapRow {
     pub(crate) resident_by_event: Vec<(u64, u64)>,
     /// Why there are no figures.
     pub(crate) failed: Option<String>,
-    #[serde(skip)]
-    whose: &'static str,
 }
 
 /// The rows of all traces.
@@ -67,7 +65,6 @@ impl HeapReport {
                 .next_back()
                 .map_or(Vec::new(), |run| run.resident),
             failed,
-            whose: spec.whose,
         });
         &self.rows[self.rows.len() - 1]
     }
@@ -127,9 +124,13 @@ fn verdict(rows: &[HeapRow]) -> Option<String> {
     let others = rows.iter().filter(|row| !row.heap.starts_with("larder"));
     let others = others.filter_map(|row| {
         let (their_time, their_peak) = (row.ns_per_operation?, row.peak_resident_bytes?);
-        let whose = row.whose;
+        let name = if row.heap == SYSTEM {
+            "the C library"
+        } else {
+            row.heap
+        };
         Some(format!(
-            "{:.2} of {whose} time and {:.2} of its peak",
+            "{:.2} of {name}'s time and {:.2} of its peak",
             time / their_time,
             peak / their_peak.max(1) as f64
         ))
