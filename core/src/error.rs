@@ -392,9 +392,7 @@ pub enum RegionError {
     RegionsFull,
     /// The ticket is another allocator's.
     ForeignTicket,
-    /// The heap has a region already; one [`Heap`](crate::Heap) manages one region.
-    Claimed,
-    /// The region has no room for a heap's tables and memory: give at least 32 KiB.
+    /// The region has no room for the tables of a [`Heap`](crate::Heap) and memory: give at least 32 KiB.
     NoRoom,
 }
 
@@ -411,9 +409,6 @@ impl fmt::Display for RegionError {
             Self::TableFull => "the chunk table has no record left: lend a larger table",
             Self::RegionsFull => "the region table is full: grow in larger steps",
             Self::ForeignTicket => "the ticket is another allocator's: return it to that one",
-            Self::Claimed => {
-                "the heap has a region already; make a second heap for a second region"
-            }
             Self::NoRoom => "the region is too small for tables and memory; give at least 32 KiB",
         })
     }

@@ -30,7 +30,7 @@
 //!
 //! | for | use |
 //! |---|---|
-//! | a heap without an OS | [`StaticHeap`], or [`Heap`] over a region of yours |
+//! | a heap without an OS | [`StaticHeap`], or [`Heap`] over regions of yours |
 //! | best fit with coalescing, in one thread | [`RegionPool`] |
 //! | the same in several threads, over memory that grows | [`Shared`] over a [`SubAllocator`] |
 //! | virtual memory whose physical pages move | [`pages`] |

@@ -1,8 +1,8 @@
 //! Fuzzes the heap for programs without an operating system: random requests are checked against a
 //! map of the live blocks.
 //!
-//! The first bytes choose the length and the start of the region; the rest are requests, six bytes
-//! each. Each block is filled with its own byte value, so that overlaps and lost contents show. Run
+//! The first bytes choose the length and the start of the memory, and the number of adjacent regions
+//! into which it is divided; the rest are requests, six bytes each. Each block is filled with its own byte value, so that overlaps and lost contents show. Run
 //! with `cargo +nightly fuzz run heap`.
 #![no_main]
 
@@ -239,8 +239,18 @@ fuzz_target!(|data: &[u8]| {
     let bytes = bytes + bytes / 256 * usize::from(low) + usize::from(low);
     let region = Region::new(bytes, usize::from(offset) * 17);
     let heap = Heap::new();
-    // SAFETY: only this function has the region; the heap and its blocks are gone before it.
-    unsafe { heap.claim(region.start(), region.bytes()) }.expect("32 KiB are enough");
+    let (mut start, mut left) = (region.start(), region.bytes());
+    for later in (0..=offset % 4).rev() {
+        let bytes = match later {
+            1.. if left >= 2 * REGION_BYTES.start => left / 2,
+            _ => left,
+        };
+        if bytes > 0 {
+            // SAFETY: only this function has the memory; the heap and its blocks are gone before it.
+            unsafe { heap.claim(start, bytes) }.expect("32 KiB are enough");
+        }
+        (start, left) = (start.wrapping_add(bytes), left - bytes);
+    }
     let mut program = Program {
         heap,
         region,

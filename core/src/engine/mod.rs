@@ -168,6 +168,11 @@ impl<'t> Chunks<'t> {
         self.table.into_records()
     }
 
+    /// Moves the records to another table if it has room for more. O(records).
+    pub(crate) fn move_table(&mut self, table: &'t mut [Chunk]) {
+        self.table.move_to(table);
+    }
+
     /// Returns the ID that blocks carry.
     pub const fn id(&self) -> AllocatorId {
         AllocatorId(self.table.owner())

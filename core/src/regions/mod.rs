@@ -72,6 +72,11 @@ impl<'t> RegionPool<'t> {
         self.chunks.into_table()
     }
 
+    /// Moves the records to another table if it has room for more. Blocks and the pool's id stay. O(records).
+    pub(crate) fn move_table(&mut self, table: &'t mut [Chunk]) {
+        self.chunks.move_table(table);
+    }
+
     /// Returns the policies.
     pub const fn config(&self) -> &RegionConfig {
         &self.config

@@ -1,5 +1,5 @@
-//! [`Heap`]: small blocks and best fit under one lock, over one region, for programs without an
-//! operating system; [`StaticHeap`]: the same with its region inside.
+//! [`Heap`]: small blocks and best fit under one lock, over regions of memory, for programs without
+//! an operating system; [`StaticHeap`]: the same with its region inside.
 //!
 //! Small layouts are served from a thread cache, as in a thread of the process heap; a layout without spans, or one
 //! whose span cannot be allocated, is served by the BFC as a single block. When memory runs out, the cache is flushed
@@ -22,9 +22,9 @@ use crate::sync::{Locked, Spin, Wait};
 /// The contents of a [`Heap`], in bytes where the name says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeapStats {
-    /// Bytes of the region.
+    /// Bytes of the regions.
     pub region_bytes: u64,
-    /// Bytes of the region that are in tables and records.
+    /// Bytes of the regions that are in tables and records.
     pub table_bytes: u64,
     /// Bytes of blocks in use by the program, as granted.
     pub live_bytes: u64,
@@ -39,12 +39,12 @@ pub struct HeapStats {
     pub refused_frees: u64,
 }
 
-/// A heap over one region of memory, behind one lock; `W` is how threads wait for it.
+/// A heap over one or more regions of memory, behind one lock; `W` is how threads wait for it.
 ///
 /// It is meant for kernels, firmware and other programs without an OS, as the `#[global_allocator]` or by itself. Calls
-/// for small blocks are O(1). Bookkeeping takes 3 to 7 % of the region and 24 KiB in the value itself. The heap never
-/// panics and calls no other code. It must not be used from an interrupt that may have interrupted a call of the same
-/// heap.
+/// for small blocks are O(1). Bookkeeping takes 3 to 7 % of a region and 25 KiB in the value itself (22 KiB with 32-bit
+/// addresses), which is zero in the image of a program. The heap never panics and calls no other code. It must not be
+/// used from an interrupt that may have interrupted a call of the same heap.
 ///
 /// ```
 /// use larder_core::Heap;
@@ -62,7 +62,25 @@ pub struct HeapStats {
 /// unsafe { HEAP.dealloc(block, layout) };
 /// assert_eq!(HEAP.stats().live_bytes, 0);
 /// ```
-pub struct Heap<W: Wait = Spin>(Locked<Option<HeapState>, W>);
+pub struct Heap<W: Wait = Spin>(Locked<Memory, W>);
+
+/// The value behind the lock. Its tag comes first, and is 0 without memory, so that a static with a heap takes no place
+/// in a program's image.
+#[repr(u8)]
+#[allow(clippy::large_enum_variant, reason = "the value exists once")]
+enum Memory {
+    None = 0,
+    Some(HeapState) = 1,
+}
+
+impl Memory {
+    fn state(&mut self) -> Option<&mut HeapState> {
+        match self {
+            Self::None => None,
+            Self::Some(state) => Some(state),
+        }
+    }
+}
 
 /// Maximum number of bytes for which copying under the lock is faster than taking the lock again.
 const COPIED_UNDER_LOCK: usize = 1024;
@@ -91,40 +109,47 @@ impl Heap {
 impl<W: Wait> Heap<W> {
     /// Creates a heap without memory; `W` is how threads wait for its lock.
     pub const fn with_wait() -> Self {
-        Self(Locked::new(None))
+        Self(Locked::new(Memory::None))
     }
 
-    /// Takes a region as the heap's memory. O(bytes of its tables), which are 3 to 7 % of the region.
+    /// Takes a region as memory, in addition to those that the heap has. O(bytes of its tables and chunks), which are 3
+    /// to 7 % of the regions.
+    ///
+    /// Blocks come from all regions alike, and none is longer than its region. Claim the largest region first, because
+    /// it determines the lengths of pages and spans.
     ///
     /// # Errors
-    /// [`RegionError::Claimed`] if the heap already has a region, and another error if this region is too small.
+    /// [`RegionError::NoRoom`] if the region is too small: the first needs 32 KiB, others need room for their tables.
+    /// [`RegionError::Overlap`] if the heap has some of the bytes. [`RegionError::TableFull`] or
+    /// [`RegionError::RegionsFull`] if there is no record for another region. The region then belongs to the caller
+    /// again, and its contents are undefined unless it overlaps another.
     ///
     /// # Safety
     /// `bytes` bytes from `start` are valid for reads and writes, and belong to this heap alone from then on.
     pub unsafe fn claim(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
-        self.0.with(|state| {
-            if state.is_some() {
-                return Err(RegionError::Claimed);
+        self.0.with(|memory| {
+            match memory {
+                // SAFETY: the bytes are valid and belong to this heap alone from then on.
+                Memory::Some(state) => unsafe { state.pages.add(start, bytes) }?,
+                // SAFETY: the bytes are valid and belong to this heap alone from then on.
+                Memory::None => *memory = Memory::Some(unsafe { HeapState::new(start, bytes) }?),
             }
-            // SAFETY: the bytes are valid and belong to this heap alone from then on, and it has no state yet.
-            *state = Some(unsafe { HeapState::new(start, bytes) }?);
             Ok(())
         })
     }
 
     /// Returns the current counters. O(chunks and idle small blocks).
     pub fn stats(&self) -> HeapStats {
-        self.0.with(|state| {
-            state
-                .as_ref()
-                .map_or(HeapStats::default(), HeapState::stats)
+        self.0.with(|memory| {
+            let state = memory.state();
+            state.map_or(HeapStats::default(), |state| state.stats())
         })
     }
 
     /// Flushes the cache, so that every idle span joins the free memory around it.
     pub fn trim(&self) {
-        self.0.with(|state| {
-            if let Some(state) = state {
+        self.0.with(|memory| {
+            if let Some(state) = memory.state() {
                 state.reclaim();
             }
         });
@@ -132,7 +157,7 @@ impl<W: Wait> Heap<W> {
 
     /// Checks all invariants by a walk over everything, for tests. Returns whether they hold.
     pub fn is_sound(&self) -> bool {
-        self.0.with(|state| match state {
+        self.0.with(|memory| match memory.state() {
             Some(state) => state.set.is_sound() && state.pages.is_sound(),
             None => true,
         })
@@ -306,7 +331,7 @@ impl HeapState {
 unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.0.with(|state| match state {
+        self.0.with(|memory| match memory.state() {
             Some(state) => state.alloc(layout),
             None => ptr::null_mut(),
         })
@@ -314,8 +339,8 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        self.0.with(|state| {
-            if let Some(state) = state {
+        self.0.with(|memory| {
+            if let Some(state) = memory.state() {
                 // SAFETY: the caller of `dealloc` promises a block of this heap with its layout.
                 unsafe { state.free(block, layout) };
             }
@@ -328,8 +353,8 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
             // SAFETY: both blocks have at least `kept` bytes, and they are different blocks.
             unsafe { ptr::copy_nonoverlapping(block, to, kept) };
         };
-        let (moved, is_pending) = self.0.with(|state| {
-            let Some(state) = state else {
+        let (moved, is_pending) = self.0.with(|memory| {
+            let Some(state) = memory.state() else {
                 return (ptr::null_mut(), false);
             };
             let moved = state.resize(block, layout, new_size);
@@ -407,9 +432,9 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
     #[inline]
     fn with<R>(&self, f: impl FnOnce(Option<&mut HeapState>) -> R) -> R {
         let start = self.region.get().cast::<u8>();
-        self.heap.0.with(|state| {
-            let in_place = |state: &&mut HeapState| state.pages.start() == start;
-            f(state.as_mut().filter(in_place))
+        self.heap.0.with(|memory| {
+            let in_place = |state: &&mut HeapState| state.pages.are_within(start, BYTES);
+            f(memory.state().filter(in_place))
         })
     }
 }
@@ -420,9 +445,11 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
 /// `bytes` bytes from `start` are valid for reads and writes, and belong to the heap alone from then on.
 #[cold]
 #[inline(never)]
-unsafe fn claim_at_first(state: &mut Option<HeapState>, start: *mut u8, bytes: usize) {
+unsafe fn claim_at_first(memory: &mut Memory, start: *mut u8, bytes: usize) {
     // SAFETY: the bytes are valid and belong to the heap alone.
-    *state = unsafe { HeapState::new(start, bytes) }.ok();
+    if let Ok(state) = unsafe { HeapState::new(start, bytes) } {
+        *memory = Memory::Some(state);
+    }
 }
 
 // SAFETY: the heap inside serves every call and is a `GlobalAlloc`. After a move it no longer has its region, and no
@@ -431,17 +458,15 @@ unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let start = self.region.get().cast::<u8>();
-        self.heap.0.with(|state| match state {
-            // A heap that was moved has lost its memory.
-            Some(state) if state.pages.start() != start => ptr::null_mut(),
-            Some(state) => state.alloc(layout),
-            None => {
+        self.heap.0.with(|memory| {
+            if let Memory::None = memory {
                 // SAFETY: the region belongs to this heap and is claimed once, under the lock.
-                unsafe { claim_at_first(state, start, BYTES) };
-                match state {
-                    Some(state) => state.alloc(layout),
-                    None => ptr::null_mut(),
-                }
+                unsafe { claim_at_first(memory, start, BYTES) };
+            }
+            match memory {
+                // A heap that was moved has lost its memory.
+                Memory::Some(state) if state.pages.are_within(start, BYTES) => state.alloc(layout),
+                _ => ptr::null_mut(),
             }
         })
     }

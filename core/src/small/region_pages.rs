@@ -1,22 +1,25 @@
-//! [`RegionPages`]: spans and single blocks from one region of memory, over a BFC.
+//! [`RegionPages`]: spans and single blocks from regions of memory, over a BFC.
 //!
-//! All tables are at the front of the region itself:
+//! The tables of a region are at its front:
 //!
 //! ```text
-//!  start                                                              start + bytes
-//!   │ chunks │ index, 4 B a granule │ records and heads of spans, one a page │ granules ... │
+//!  start                                                                          start + bytes
+//!   │ chunks of all │ Region │ index, 4 B a granule │ heads and records of spans, one a page │ granules ... │
 //! ```
-//! A page here is the shortest span. Granules, pages and the longest span grow with the region, so that the tables
-//! remain a few hundredths of the region, and a span remains a small share of it.
+//! A page here is the shortest span. Granules, pages and the longest span grow with the first region, so that the
+//! tables remain a few hundredths of the region, and a span remains a small share of it. The chunk records move into
+//! each further region; those of the region before are not used again.
 //!
 //! # Invariants
 //! * RPAGES1 `heads[page]` is 0 if the page lies in no span, otherwise 1 + the number of pages down to the span's
 //!   first one. The record of a span is that of its first page.
 
-use core::ops::RangeInclusive;
-use core::ptr::NonNull;
+mod lengths;
 
-use super::class::{CLASSES, MAX_SMALL_ALIGN, SizeClass};
+use core::ptr::{self, NonNull};
+
+use self::lengths::{FINE_BYTES, RegionLengths};
+use super::class::{CLASSES, SizeClass};
 use super::pages::Pages;
 use super::span::{Span, SpanMemory};
 use crate::best_fit::BestFit;
@@ -34,90 +37,55 @@ pub(super) const MIN_BYTES: usize = 32 << 10;
 /// page come from spans, and a free chunk may lie between any two chunks.
 const BYTES_PER_CHUNK: usize = 2048;
 const LEAST_CHUNKS: usize = 64;
-/// Number of pages in a region, within the bounds on a page's length. One span record for each page suffices.
-const PAGES: usize = 1024;
-const MAX_PAGE_BYTES: usize = 64 << 10;
-/// The longest block that comes from a span is the region's length divided by this, within bounds. Longer blocks are
-/// served singly.
-const BLOCKS_IN_REGION: usize = 256;
-const MAX_BLOCK_BYTES: usize = 4 << 10;
-/// Bounds on the minimum number of blocks in a span whose blocks do not fill a page. The minimum is one block for each
-/// half MiB of the region: two in a region of a MiB, where the unused part of each class's last span matters.
-const SPAN_BLOCKS: RangeInclusive<usize> = 2..=8;
-const REGION_BYTES_PER_BLOCK: usize = 512 << 10;
-/// In regions below this many bytes, sizes above `FINE_BYTES` are rounded to `COARSE_SPACING` for fewer classes, since
-/// each class has a span that is not full.
-const FEW_CLASSES_BELOW: usize = 2 << 20;
-const FINE_BYTES: usize = 128;
-const COARSE_SPACING: usize = 64;
+/// A new region contains the chunk records of all regions if they take at most its length divided by this.
+const MAX_RECORDS_SHARE: usize = 4;
 /// A block that moves because it grows is cut from a chunk of this many times its length, which leaves room for three
 /// more doublings.
 const GROWTH_ROOM: usize = 8;
-/// The granule is the longest span's length divided by this, so that rounding wastes little of a single block.
-const GRANULE_SHARE: usize = 64;
-const MIN_GRANULE_BYTES: usize = 256;
 
-// A head has one byte, and a granule is never longer than a page.
-const _: () = assert!(MAX_PAGE_BYTES / MAX_SMALL_ALIGN < 255);
-const _: () = assert!(MAX_PAGE_BYTES / GRANULE_SHARE <= MAX_SMALL_ALIGN);
-// The longest span is no longer than the longest page.
-const _: () = assert!(*SPAN_BLOCKS.end() * MAX_BLOCK_BYTES <= MAX_PAGE_BYTES);
-
-/// The lengths that follow from the region's length.
-#[derive(Clone, Copy)]
-struct RegionLengths {
-    page: usize,
-    span_blocks: usize,
-    max_block: usize,
-    granule: usize,
-    /// Sizes above `FINE_BYTES` are rounded to this, a power of two.
-    spacing: usize,
-}
-
-impl RegionLengths {
-    fn new(bytes: usize) -> Self {
-        let power = |bytes: usize| 1 << bytes.max(1).ilog2();
-        let page = power(bytes / PAGES).clamp(MAX_SMALL_ALIGN, MAX_PAGE_BYTES);
-        let span_blocks =
-            power(bytes / REGION_BYTES_PER_BLOCK).clamp(*SPAN_BLOCKS.start(), *SPAN_BLOCKS.end());
-        let wanted = span_blocks * power(bytes / BLOCKS_IN_REGION).min(MAX_BLOCK_BYTES);
-        let max_span = wanted.max(page);
-        let max_block = (max_span / span_blocks).min(MAX_BLOCK_BYTES);
-        let granule = (max_span / GRANULE_SHARE).max(MIN_GRANULE_BYTES);
-        Self {
-            page,
-            span_blocks,
-            max_block,
-            granule,
-            spacing: match bytes {
-                0..FEW_CLASSES_BELOW => COARSE_SPACING,
-                _ => 1,
-            },
-        }
-    }
-}
-
-/// The memory below a heap that has one region.
+/// The memory below a heap.
 pub(super) struct RegionPages {
     pool: RegionPool<'static>,
-    /// Every block, by its address.
-    index: PageIndex<'static>,
-    /// Start of the region, from which pointers into it are derived.
-    region: *mut u8,
+    /// The region that was added last.
+    newest: Option<&'static mut Region>,
+    /// Bytes of all regions, and of their tables.
     bytes: usize,
-    /// Bytes of the tables.
     table_bytes: usize,
-    /// Records and heads of spans, by page.
-    records: *mut Span,
-    heads: &'static mut [u8],
     span_bytes: u64,
+    /// The lengths that follow from the first region.
     lengths: RegionLengths,
     /// Number of classes that have spans; they are the lowest ones.
     classes: usize,
 }
 
-// SAFETY: the region and everything in it belong to this value.
+/// A region with its tables. The value is the first of them.
+struct Region {
+    /// Start of the region, from which pointers into it are derived.
+    start: *mut u8,
+    bytes: usize,
+    /// Every block, by its address.
+    index: PageIndex<'static>,
+    /// Records and heads of spans, by page.
+    records: *mut Span,
+    heads: &'static mut [u8],
+    page_bytes: usize,
+    /// The region that was added before.
+    older: Option<&'static mut Region>,
+}
+
+// SAFETY: the regions and everything in them belong to this value.
 unsafe impl Send for RegionPages {}
+
+impl Region {
+    fn contains(&self, addr: usize) -> bool {
+        addr.wrapping_sub(self.start.addr()) < self.bytes
+    }
+
+    fn page_of(&self, block: *mut u8) -> usize {
+        let first = self.start.addr() / self.page_bytes;
+        (block.addr() / self.page_bytes).wrapping_sub(first)
+    }
+}
 
 /// Lays out tables one after the other.
 struct TableCursor {
@@ -126,6 +94,15 @@ struct TableCursor {
 }
 
 impl TableCursor {
+    /// Begins at the first granule of a region.
+    fn new(start: *mut u8, bytes: usize, lengths: RegionLengths) -> Option<Self> {
+        let pad = start.align_offset(lengths.granule);
+        Some(Self {
+            at: start.wrapping_add(pad),
+            left: bytes.checked_sub(pad)?,
+        })
+    }
+
     /// Returns a pointer to room for a table of `count` entries.
     fn place<T>(&mut self, count: usize) -> Option<*mut T> {
         let pad = self.at.align_offset(align_of::<T>());
@@ -151,6 +128,11 @@ impl TableCursor {
     }
 }
 
+/// Returns the number of chunk records for regions of this many bytes.
+const fn chunk_records(bytes: usize) -> usize {
+    bytes / BYTES_PER_CHUNK + LEAST_CHUNKS
+}
+
 impl RegionPages {
     /// Puts the tables into the region and manages the rest of it.
     ///
@@ -161,56 +143,127 @@ impl RegionPages {
             return Err(RegionError::NoRoom);
         }
         let lengths = RegionLengths::new(bytes);
-        let Some(granule) = Granule::new(lengths.granule as u64) else {
-            return Err(RegionError::NoRoom);
-        };
-        let pad = start.align_offset(lengths.granule);
-        let mut cursor = TableCursor {
-            at: start.wrapping_add(pad),
-            left: bytes - pad,
-        };
-        let first = Addr::new(cursor.at.addr() as u64);
-        // The index counts from the region's start, although no block lies in the tables there.
-        let granules = cursor.left / lengths.granule;
-        let pages = bytes / lengths.page + 2;
-        // SAFETY: the memory belongs to the caller, here and below.
-        let chunks =
-            unsafe { cursor.table(bytes / BYTES_PER_CHUNK + LEAST_CHUNKS, || Chunk::VACANT) };
-        // SAFETY: the memory belongs to the caller and follows the previous table.
-        let entries = unsafe { cursor.table(granules, || AtomicU32::new(0)) };
-        // SAFETY: the memory belongs to the caller and follows the previous table.
-        let heads = unsafe { cursor.table(pages, || 0u8) };
-        let (Some(chunks), Some(entries), Some(heads), Some(records)) =
-            (chunks, entries, heads, cursor.place(pages))
-        else {
-            return Err(RegionError::NoRoom);
-        };
+        let granule = Granule::new(lengths.granule as u64).ok_or(RegionError::NoRoom)?;
+        let mut cursor = TableCursor::new(start, bytes, lengths).ok_or(RegionError::NoRoom)?;
+        // SAFETY: the memory belongs to the caller.
+        let chunks = unsafe { cursor.table(chunk_records(bytes), || Chunk::VACANT) };
         let config = RegionConfig {
             granule_bytes: granule.bytes(),
             ..RegionConfig::fixed()
         };
-        let mut pool = RegionPool::new(config, chunks).map_err(|_| RegionError::NoRoom)?;
-        let pad = cursor.at.align_offset(lengths.granule);
-        let base = cursor.at.wrapping_add(pad);
-        let left = cursor.left.saturating_sub(pad) & !(lengths.granule - 1);
-        let range = AddrRange::new(Addr::new(base.addr() as u64), left as u64)
-            .ok_or(RegionError::NoRoom)?;
-        pool.add_region(range).map_err(|_| RegionError::NoRoom)?;
-        Ok(Self {
-            pool,
-            index: PageIndex::new(first, granule, entries),
-            region: start,
-            bytes,
-            table_bytes: bytes - left,
-            records,
-            heads,
+        let pool = RegionPool::new(config, chunks.ok_or(RegionError::NoRoom)?);
+        let mut pages = Self {
+            pool: pool.map_err(|_| RegionError::NoRoom)?,
+            newest: None,
+            bytes: 0,
+            table_bytes: 0,
             span_bytes: 0,
             lengths,
             classes: (0..CLASSES)
                 .filter_map(SizeClass::from_index)
                 .take_while(|class| class.block_bytes() <= lengths.max_block)
                 .count(),
-        })
+        };
+        // SAFETY: the region belongs to the caller, and the cursor is behind its first table.
+        unsafe { pages.manage(start, bytes, cursor) }?;
+        Ok(pages)
+    }
+
+    /// Manages another region, too. The chunk records move into it, and there are more of them, unless they would take
+    /// a large part of it. O(bytes of the tables and chunks).
+    ///
+    /// # Safety
+    /// The region is valid for reads and writes, and belongs to this value alone for the rest of the program.
+    pub(super) unsafe fn add(&mut self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
+        let end = start
+            .addr()
+            .checked_add(bytes)
+            .ok_or(RegionError::TooLarge)?;
+        let overlaps = |region: &Region| {
+            start.addr() < region.start.addr() + region.bytes && region.start.addr() < end
+        };
+        if self.regions().any(overlaps) {
+            return Err(RegionError::Overlap);
+        }
+        let cursor = TableCursor::new(start, bytes, self.lengths);
+        let mut cursor = cursor.ok_or(RegionError::NoRoom)?;
+        let records = chunk_records(self.bytes + bytes);
+        let chunks = match records * size_of::<Chunk>() <= bytes / MAX_RECORDS_SHARE {
+            // SAFETY: the memory belongs to the caller.
+            true => unsafe { cursor.table(records, || Chunk::VACANT) },
+            false => None,
+        };
+        // SAFETY: the region belongs to the caller, and the cursor is behind its first table.
+        unsafe { self.manage(start, bytes, cursor) }?;
+        if let Some(chunks) = chunks {
+            self.pool.move_table(chunks);
+        }
+        Ok(())
+    }
+
+    /// Puts the other tables at the cursor, and adds the rest of the region to the pool.
+    ///
+    /// # Safety
+    /// The region is valid for reads and writes, and belongs to this value alone for the rest of the program. The cursor
+    /// is inside the region, and the memory behind it is unused.
+    unsafe fn manage(
+        &mut self,
+        start: *mut u8,
+        bytes: usize,
+        mut cursor: TableCursor,
+    ) -> Result<(), RegionError> {
+        let lengths = self.lengths;
+        let granule = self.pool.chunks().granule();
+        let region = cursor.place::<Region>(1);
+        // No block lies before this address.
+        let pad = cursor.at.align_offset(lengths.granule);
+        let first = Addr::new(cursor.at.addr() as u64 + pad as u64);
+        let granules = cursor.left.saturating_sub(pad) / lengths.granule;
+        let pages = bytes / lengths.page + 2;
+        // SAFETY: the memory belongs to the caller and follows the previous table.
+        let entries = unsafe { cursor.table(granules, || AtomicU32::new(0)) };
+        // SAFETY: the memory belongs to the caller and follows the previous table.
+        let heads = unsafe { cursor.table(pages, || 0u8) };
+        let (Some(region), Some(entries), Some(heads), Some(records)) =
+            (region, entries, heads, cursor.place(pages))
+        else {
+            return Err(RegionError::NoRoom);
+        };
+        let pad = cursor.at.align_offset(lengths.granule);
+        let base = cursor.at.wrapping_add(pad);
+        let left = cursor.left.saturating_sub(pad) & !(lengths.granule - 1);
+        let range = AddrRange::new(Addr::new(base.addr() as u64), left as u64)
+            .ok_or(RegionError::NoRoom)?;
+        let added = self.pool.add_region(range);
+        added.map_err(|rejected| rejected.error)?;
+        let value = Region {
+            start,
+            bytes,
+            index: PageIndex::new(first, granule, entries),
+            records,
+            heads,
+            page_bytes: lengths.page,
+            older: self.newest.take(),
+        };
+        // SAFETY: the place is aligned, lies inside the region, and is used for nothing else.
+        self.newest = Some(unsafe {
+            region.write(value);
+            &mut *region
+        });
+        self.bytes += bytes;
+        self.table_bytes += bytes - left;
+        Ok(())
+    }
+
+    /// Returns the regions, the newest first.
+    fn regions(&self) -> impl Iterator<Item = &Region> {
+        let newest = self.newest.as_deref();
+        core::iter::successors(newest, |region| region.older.as_deref())
+    }
+
+    /// Returns the region that contains an address. O(regions).
+    fn region_of(&self, addr: usize) -> Option<&Region> {
+        self.regions().find(|region| region.contains(addr))
     }
 
     /// Returns the class that serves a layout from a span, if there is one.
@@ -265,13 +318,18 @@ impl RegionPages {
 
     /// Returns the single block that starts here.
     fn block_at(&self, block: *mut u8) -> Option<Block> {
-        let found = self.index.find(Addr::new(block.addr() as u64))?;
+        let region = self.region_of(block.addr())?;
+        let found = region.index.find(Addr::new(block.addr() as u64))?;
         self.pool.block_from_raw(found).ok()
     }
 
-    /// Returns the region's first byte.
-    pub(super) const fn start(&self) -> *mut u8 {
-        self.region
+    /// Returns whether the tables of the newest region are among these bytes. Does not read them.
+    pub(super) fn are_within(&self, start: *mut u8, bytes: usize) -> bool {
+        let place = self
+            .newest
+            .as_deref()
+            .map(|region| ptr::from_ref(region).addr());
+        place.is_some_and(|place| place.wrapping_sub(start.addr()) < bytes)
     }
 
     /// Frees a single block. Returns `false` if there is none at this address.
@@ -280,27 +338,26 @@ impl RegionPages {
         block.is_some_and(|block| self.pool.free(block).is_ok())
     }
 
-    fn pointer(&self, addr: Addr) -> *mut u8 {
-        // An address from the BFC lies in the region, and so fits a usize.
-        self.region.with_addr(addr.get() as usize)
-    }
-
-    fn page_of(&self, block: *mut u8) -> usize {
-        let first = self.region.addr() / self.lengths.page;
-        (block.addr() / self.lengths.page).wrapping_sub(first)
-    }
-
-    /// Sets the head of each page of a span to the result of `head` for the page's number within the span.
-    fn set_heads(&mut self, base: *mut u8, bytes: usize, head: impl Fn(usize) -> u8) {
-        let page = self.page_of(base);
-        let count = bytes / self.lengths.page;
-        for (below, entry) in self.heads.iter_mut().skip(page).take(count).enumerate() {
-            *entry = head(below);
+    /// Sets the head of each page of a span to the result of `head` for the page's number within the span. Returns the
+    /// record of the span.
+    fn set_heads(&mut self, base: *mut u8, bytes: usize, head: impl Fn(usize) -> u8) -> *mut Span {
+        let mut next = self.newest.as_deref_mut();
+        while let Some(region) = next {
+            if region.contains(base.addr()) {
+                let page = region.page_of(base);
+                let count = bytes / region.page_bytes;
+                for (below, entry) in region.heads.iter_mut().skip(page).take(count).enumerate() {
+                    *entry = head(below);
+                }
+                return region.records.wrapping_add(page);
+            }
+            next = region.older.as_deref_mut();
         }
+        ptr::null_mut()
     }
 }
 
-/// Byte counts of a region.
+/// Byte counts of all regions.
 pub(super) struct RegionNumbers {
     pub(super) bytes: u64,
     pub(super) table_bytes: u64,
@@ -324,10 +381,10 @@ unsafe impl Pages for RegionPages {
     fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
         let bytes = self.span_bytes(class);
         let base = self.alloc_block(bytes, self.lengths.page)?.as_ptr();
-        self.set_heads(base, bytes, |below| below as u8 + 1);
+        let record = self.set_heads(base, bytes, |below| below as u8 + 1);
         self.span_bytes += bytes as u64;
         Some(SpanMemory {
-            record: self.records.wrapping_add(self.page_of(base)),
+            record,
             base,
             clean: false,
         })
@@ -342,18 +399,22 @@ unsafe impl Pages for RegionPages {
     }
 
     fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
-        let page = self.page_of(block);
-        match self.heads.get(page) {
+        let region = self.region_of(block.addr())?;
+        let page = region.page_of(block);
+        match region.heads.get(page) {
             None | Some(0) => None,
-            Some(&head) => NonNull::new(self.records.wrapping_add(page + 1 - head as usize)),
+            Some(&head) => NonNull::new(region.records.wrapping_add(page + 1 - head as usize)),
         }
     }
 
     fn alloc_block(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let request = Request::new(bytes.max(1) as u64).aligned(Align::new(align as u64)?);
         let block = self.pool.alloc(&request).ok()?.block;
-        self.index.enter(&block);
-        NonNull::new(self.pointer(block.into_raw().addr))
+        // An address from the BFC lies in a region, and so fits a usize.
+        let addr = block.addr().get() as usize;
+        let region = self.region_of(addr)?;
+        region.index.enter(&block);
+        NonNull::new(region.start.with_addr(addr))
     }
 
     unsafe fn free_block(&mut self, block: *mut u8) {

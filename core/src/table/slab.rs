@@ -2,7 +2,8 @@
 //!
 //! A link is a number from 1 up; 0 names no record. The table is lent, or is the slab's own ([`SlabOver`]). A table
 //! does not grow. With an operating system, the caller reserves addresses for the largest table, and pages get memory
-//! when they are first touched; without one, it lends a static slice. So the slab writes no record before it is used.
+//! when they are first touched; without one, it lends a static slice, and may lend a longer one later. So the slab
+//! writes no record before it is used.
 //!
 //! # Invariants
 //! * SLAB1 a reserved record ([`Record::KEPT_BACK`]) is never in use. It is the *sink*, to which link 0 and invalid
@@ -70,6 +71,17 @@ impl<'t, R: Record> Slab<'t, R> {
     pub(crate) fn new(records: &'t mut [R]) -> Self {
         let count = records.len().min(MAX_RECORDS);
         Self::over(records.split_at_mut(count).0)
+    }
+
+    /// Moves the records to another table if it has room for more, and otherwise changes nothing. O(records).
+    pub(crate) fn move_to(&mut self, records: &'t mut [R]) {
+        let count = self.records.len();
+        if records.len().min(MAX_RECORDS) <= count {
+            return;
+        }
+        let (to, _) = records.split_at_mut(records.len().min(MAX_RECORDS));
+        to[..count].swap_with_slice(self.records);
+        self.records = to;
     }
 }
 

@@ -100,7 +100,6 @@ fn every_error_says_what_is_wrong_and_what_to_do() {
             RegionError::Limit,
             RegionError::TableFull,
             RegionError::RegionsFull,
-            RegionError::Claimed,
             RegionError::NoRoom,
         ]),
         lines([

@@ -1,4 +1,4 @@
-//! `Heap` over one region: random programs, exhaustion and misuse.
+//! `Heap` over one region and several: random programs, exhaustion and misuse.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
@@ -13,6 +13,19 @@ fn heap(bytes: usize) -> (Heap, Vec<u8>) {
     // SAFETY: only the heap uses the region while both live.
     unsafe { heap.claim(region.as_mut_ptr(), bytes) }.unwrap();
     (heap, region)
+}
+
+/// Returns a heap with several regions, which must live as long as the heap.
+fn heap_of(regions: &[usize]) -> (Heap, Vec<Vec<u8>>) {
+    let heap = Heap::new();
+    let claim = |&bytes: &usize| {
+        let mut region = vec![0xee_u8; bytes];
+        // SAFETY: only the heap uses the region while both live.
+        unsafe { heap.claim(region.as_mut_ptr(), bytes) }.unwrap();
+        region
+    };
+    let regions = regions.iter().map(claim).collect();
+    (heap, regions)
 }
 
 /// Live blocks by address, each with its layout and the byte that fills it.
@@ -54,11 +67,15 @@ fn layout(random: &mut Random, max: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// Runs a random program. Returns how many requests the heap refused.
-fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
-    let (heap, memory) = heap(bytes);
-    let start = memory.as_ptr().addr();
-    let region = start..start + bytes;
+/// Runs a random program over regions of these lengths. Returns how many requests the heap refused.
+fn run(seed: u64, regions: &[usize], max: usize, operations: usize) -> usize {
+    let (heap, memory) = heap_of(regions);
+    let inside = |first: usize, size: usize| {
+        memory.iter().any(|region| {
+            let start = region.as_ptr().addr();
+            start <= first && first + size <= start + region.len()
+        })
+    };
     let mut random = Random::new(seed);
     let mut live = Live::default();
     let mut refused = 0;
@@ -73,7 +90,7 @@ fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
                 refused += 1;
                 continue;
             }
-            assert!(region.contains(&block.addr()) && block.addr() + layout.size() <= region.end);
+            assert!(inside(block.addr(), layout.size()));
             live.enter(block, layout, fill);
         } else if random.below(4) == 0 {
             let (block, old, fill) = live.take(random.next_u64() as usize);
@@ -122,7 +139,7 @@ fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
 fn random_programs_get_aligned_blocks_of_their_own_and_give_all_back() {
     for seed in 1..=8 {
         assert_eq!(
-            run(seed, 48 << 20, 200_000, 6000),
+            run(seed, &[48 << 20], 200_000, 6000),
             0,
             "seed {seed}: a roomy region refused"
         );
@@ -138,9 +155,62 @@ fn programs_that_run_out_of_memory_lose_nothing() {
         (24, 300_001),
     ] {
         assert!(
-            run(seed, bytes, bytes / 8, 8000) > 0,
+            run(seed, &[bytes], bytes / 8, 8000) > 0,
             "{bytes} bytes were never short"
         );
+    }
+}
+
+#[test]
+fn regions_of_all_lengths_serve_together() {
+    for (seed, regions) in [
+        (31, &[256 << 10, 64 << 10][..]),
+        (32, &[64 << 10, 8 << 20]),
+        (33, &[8 << 20, 33_333, 64 << 10, 1 << 20]),
+        (34, &[32 << 10; 12]),
+        (35, &[100_001, 1 << 20, 300_003, 50_000, 2 << 20]),
+    ] {
+        let bytes: usize = regions.iter().sum();
+        let refused = run(seed, regions, bytes / 20, 8000);
+        assert!(refused > 0, "{regions:?} were never short");
+    }
+}
+
+/// With each region there are more chunk records, too.
+#[test]
+fn four_regions_can_be_filled_as_one() {
+    // Blocks of more than the longest class; each needs a chunk record.
+    for size in [4100, 40_000] {
+        let (one, _memory) = heap_of(&[1 << 20]);
+        let count = fill(&one, size);
+        let (four, _memory) = heap_of(&[1 << 20; 4]);
+        let all = fill(&four, size);
+        assert!(
+            all * 20 >= 4 * count * 19,
+            "{size}: {all} blocks, {count} in one"
+        );
+    }
+}
+
+#[test]
+fn a_region_that_is_refused_changes_nothing() {
+    let (heap, mut memory) = heap_of(&[256 << 10, 64 << 10]);
+    let before = heap.stats();
+    let [first, second] = &mut memory[..] else {
+        panic!()
+    };
+    let mut small = vec![0xee_u8; 300];
+    for (region, error) in [
+        (&mut first[..], RegionError::Overlap),
+        (&mut second[40_000..50_000], RegionError::Overlap),
+        (&mut small[..], RegionError::NoRoom),
+        (&mut [], RegionError::NoRoom),
+    ] {
+        // SAFETY: the heap is to refuse the region; it has no blocks that could be lost.
+        let claimed = unsafe { heap.claim(region.as_mut_ptr(), region.len()) };
+        assert_eq!(claimed, Err(error));
+        assert_eq!(heap.stats(), before);
+        assert!(heap.is_sound());
     }
 }
 
@@ -199,7 +269,7 @@ fn tables_take_a_few_hundredths_of_a_region() {
 }
 
 #[test]
-fn a_heap_takes_one_region_of_some_size() {
+fn a_heap_has_no_memory_before_its_first_region() {
     let heap = Heap::new();
     let layout = Layout::new::<u64>();
     // SAFETY: the layout is not empty.
@@ -212,10 +282,6 @@ fn a_heap_takes_one_region_of_some_size() {
             Err(RegionError::NoRoom)
         );
         assert_eq!(heap.claim(region.as_mut_ptr(), region.len()), Ok(()));
-        assert_eq!(
-            heap.claim(region.as_mut_ptr(), region.len()),
-            Err(RegionError::Claimed)
-        );
         assert!(!heap.alloc(layout).is_null());
     }
 }
