@@ -7,11 +7,12 @@
 //! operators here.
 //!
 //! An operator that finds no memory calls the operator with the same name in the C++ library, which
-//! calls the program's new handler, tries again, and throws `std::bad_alloc`. That call, like a
-//! call of one of the program's operators, is the last in its function, so nothing is thrown
-//! through Rust. The compiler turns these calls into jumps, except in debug builds: there, such an
-//! exception ends the process. (`C-unwind` does not help: where panics abort, it makes each
-//! exception end the process.)
+//! calls the program's new handler, tries again, and throws `std::bad_alloc`. In a program with a
+//! static C++ library, which does not contain that operator, [`larder_new_handled`] does the same.
+//! Such a call, like a call of one of the program's operators, is the last in its function, so
+//! nothing is thrown through Rust. The compiler turns these calls into jumps, except in debug
+//! builds: there, such an exception ends the process. (`C-unwind` does not help: where panics
+//! abort, it makes each exception end the process.)
 
 use core::ffi::CStr;
 use core::mem;
@@ -50,8 +51,95 @@ static DELETE_ARRAY: Symbol<Delete> = Symbol(_ZdaPv);
 static DELETE_ALIGNED: Symbol<DeleteAligned> = Symbol(_ZdlPvSt11align_val_t);
 static DELETE_ARRAY_ALIGNED: Symbol<DeleteAligned> = Symbol(_ZdaPvSt11align_val_t);
 
-/// Returns the C++ library's operator of this name. Ends a program that has none, because no code
-/// in it could catch the exception.
+// `std::get_new_handler()` and GNU's `std::__throw_bad_alloc()`, each 0 in a program without it. The
+// linker exports both from a program that contains a C++ library and is linked with `liblarder.so`.
+// The function calls the handler, if there is one, and then jumps to `new`, or to the function that
+// throws. An exception of the handler passes through it by the `.cfi` lines.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".weak _ZSt15get_new_handlerv",
+    ".weak _ZSt17__throw_bad_allocv",
+    ".pushsection .data.rel.ro.larder_in_program, \"aw\", @progbits",
+    ".p2align 3",
+    ".hidden larder_in_program",
+    ".globl larder_in_program",
+    "larder_in_program:",
+    ".quad _ZSt15get_new_handlerv, _ZSt17__throw_bad_allocv",
+    ".popsection",
+    ".pushsection .text.larder_new_handled, \"ax\", @progbits",
+    ".hidden larder_new_handled",
+    ".globl larder_new_handled",
+    "larder_new_handled:",
+    ".cfi_startproc",
+    "test rdx, rdx",
+    "jz 2f",
+    "push rdi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rsi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rcx",
+    ".cfi_adjust_cfa_offset 8",
+    "call rdx",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rsi",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rdi",
+    ".cfi_adjust_cfa_offset -8",
+    "jmp rcx",
+    "2:",
+    "jmp r8",
+    ".cfi_endproc",
+    ".popsection",
+);
+
+type GetHandler = extern "C" fn() -> *mut c_void;
+type Throw = extern "C" fn() -> !;
+
+/// Functions of a C++ library that the program contains.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct InProgram {
+    get_handler: Option<GetHandler>,
+    throw: Option<Throw>,
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    static larder_in_program: InProgram;
+
+    fn larder_new_handled(
+        bytes: size_t,
+        align: size_t,
+        handler: *mut c_void,
+        new: NewAligned,
+        throw: Throw,
+    ) -> *mut c_void;
+}
+
+/// Calls the new handler of a program that contains its C++ library, and then `new`; throws
+/// `std::bad_alloc` if there is no handler. `new` may have no use for the second argument.
+#[cold]
+fn new_in_program(bytes: size_t, align: size_t, new: NewAligned) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: the linker has written the addresses.
+        let found = unsafe { ptr::read_volatile(&raw const larder_in_program) };
+        if let Some(throw) = found.throw {
+            let handler = found.get_handler.map_or(ptr::null_mut(), |get| get());
+            // SAFETY: `new` takes these arguments, and the other functions take none.
+            return unsafe { larder_new_handled(bytes, align, handler, new, throw) };
+        }
+    }
+    let text = "larder: no memory for C++'s new, and the program contains no std::bad_alloc\n";
+    // SAFETY: the bytes of a string. The result does not matter: the process ends.
+    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    // SAFETY: the call has no conditions.
+    unsafe { libc::abort() }
+}
+
+/// Returns the operator of this name in a shared C++ library, or null if there is none.
 #[cold]
 fn of_library(name: &CStr) -> *mut c_void {
     let in_library = |library: &CStr| {
@@ -67,11 +155,8 @@ fn of_library(name: &CStr) -> *mut c_void {
     // SAFETY: a NUL-terminated name.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     let others = LIBRARIES.into_iter().map(in_library);
-    match [next].into_iter().chain(others).find(|at| !at.is_null()) {
-        Some(operator) => operator,
-        // SAFETY: the call has no conditions.
-        None => unsafe { libc::abort() },
-    }
+    let mut all = [next].into_iter().chain(others);
+    all.find(|at| !at.is_null()).unwrap_or(ptr::null_mut())
 }
 
 /// Calls the C++ library's `new`. May throw `std::bad_alloc`, or an exception of the program's new
@@ -79,10 +164,15 @@ fn of_library(name: &CStr) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C" fn new_again(bytes: size_t) -> *mut c_void {
-    let operator = of_library(c"_Znwm");
-    // SAFETY: an operator of this name has this signature.
-    let operator: New = unsafe { mem::transmute(operator) };
-    operator(bytes)
+    // SAFETY: an operator of this name has this signature. Null is `None`.
+    let operator: Option<New> = unsafe { mem::transmute(of_library(c"_Znwm")) };
+    match operator {
+        Some(operator) => operator(bytes),
+        // SAFETY: the second argument is in a register, which `new` does not read.
+        None => new_in_program(bytes, 0, unsafe {
+            mem::transmute::<New, NewAligned>(_Znwm)
+        }),
+    }
 }
 
 /// Calls the C++ library's aligned `new`. May throw `std::bad_alloc`, or an exception of the
@@ -90,10 +180,13 @@ extern "C" fn new_again(bytes: size_t) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C" fn new_aligned_again(bytes: size_t, align: size_t) -> *mut c_void {
-    let operator = of_library(c"_ZnwmSt11align_val_t");
-    // SAFETY: an operator of this name has this signature.
-    let operator: NewAligned = unsafe { mem::transmute(operator) };
-    operator(bytes, align)
+    let name = c"_ZnwmSt11align_val_t";
+    // SAFETY: an operator of this name has this signature. Null is `None`.
+    let operator: Option<NewAligned> = unsafe { mem::transmute(of_library(name)) };
+    match operator {
+        Some(operator) => operator(bytes, align),
+        None => new_in_program(bytes, align, _ZnwmSt11align_val_t),
+    }
 }
 
 /// Allocates as C++'s `new` does.

@@ -4,9 +4,10 @@ use std::process::Command;
 
 use crate::common::{is_long, rounds};
 use crate::library;
-use crate::program::Heap::{Alone, Inside, Linked, Preloaded};
+use crate::program::Heap::{Alone, Inside, Linked, Preloaded, System};
 use crate::program::{
-    ALL, command, compile, contract_arguments, new_folder, preload, run, same, source, times,
+    ALL, command, compile, compile_with_static_cpp, contract_arguments, new_folder, preload, run,
+    same, source, times,
 };
 
 #[test]
@@ -64,8 +65,22 @@ fn each_operator_of_cpp_does_what_it_promises() {
 }
 
 #[test]
+fn programs_that_contain_their_cpp_library_throw_bad_alloc_too() {
+    let times = times().to_string();
+    let expected = run(command(compile("operators.cpp", System), System).arg(&times));
+    for heap in [Preloaded, Linked, Inside] {
+        let program = compile_with_static_cpp("operators.cpp", heap);
+        let end = run(command(program, heap).arg(&times));
+        assert!(end == expected, "{heap:?}: {}", end.text());
+    }
+    if has_static_libraries() {
+        same("operators.cpp", &[&times], &[Alone], 1);
+    }
+}
+
+#[test]
 fn operators_that_a_program_replaces_are_used_by_the_others() {
-    // Not with `liblarder.a`, which has all operators in one object file.
+    // Not with cargo's `liblarder.a`, which has all operators in one object file; see `install.rs`.
     same("replaced.cpp", &[], &[Preloaded, Linked], 1);
 }
 

@@ -11,16 +11,17 @@ use crate::program::{command, new_folder, preload, run, source};
 use crate::real::is_installed;
 
 const PREFIX: &str = "/opt/larder";
+const LIBDIR: &str = "lib/x86_64-linux-gnu";
 const FILES: &str = concat!(
     "include/larder.h\n",
-    "lib/cmake/larder/larder-config-version.cmake\n",
-    "lib/cmake/larder/larder-config.cmake\n",
-    "lib/liblarder.a\n",
-    "lib/liblarder.so\n",
-    "lib/liblarder.so.0\n",
-    "lib/liblarder.so.",
+    "LIB/cmake/larder/larder-config-version.cmake\n",
+    "LIB/cmake/larder/larder-config.cmake\n",
+    "LIB/liblarder.a\n",
+    "LIB/liblarder.so\n",
+    "LIB/liblarder.so.0\n",
+    "LIB/liblarder.so.",
     env!("CARGO_PKG_VERSION"),
-    "\nlib/pkgconfig/larder.pc\n"
+    "\nLIB/pkgconfig/larder.pc\n"
 );
 
 /// Runs `install.sh` for a folder that stands for the root of the system.
@@ -113,15 +114,35 @@ fn build_with_cmake(prefix: &Path, lib: &Path) {
     }
 }
 
+/// A C++ program may have operators of its own beside those of the installed archive.
+fn build_with_own_operators(lib: &Path) {
+    let program = new_folder().join("replaced");
+    output(
+        Command::new("c++")
+            .args(["-w", "-pthread", "-o"])
+            .arg(&program)
+            .arg(source("replaced.cpp"))
+            .args([lib.join("liblarder.a"), "-ldl".into()]),
+    );
+    run(&mut command(&program, System)).assert_says("13 of each\n", "");
+}
+
 #[test]
 fn programs_find_what_is_installed_and_nothing_is_left_of_it() {
+    for libdir in ["lib", LIBDIR] {
+        installs_and_uninstalls(libdir);
+    }
+}
+
+fn installs_and_uninstalls(libdir: &str) {
     let root = new_folder();
     let prefix = root.join(&PREFIX[1..]);
-    let installed = install(&root, &["--prefix", PREFIX]);
+    let installed = install(&root, &["--prefix", PREFIX, "--libdir", libdir]);
     let said = String::from_utf8_lossy(&installed.stderr);
     assert!(installed.status.success() && said.is_empty(), "{said}");
-    assert_eq!(files(&prefix), FILES);
-    let lib = prefix.join("lib");
+    assert_eq!(files(&prefix), FILES.replace("LIB", libdir));
+    let lib = prefix.join(libdir);
+    build_with_own_operators(&lib);
     let dynamic = output(
         Command::new("readelf")
             .arg("-d")
@@ -135,9 +156,12 @@ fn programs_find_what_is_installed_and_nothing_is_left_of_it() {
         build_with_cmake(&prefix, &lib);
     }
     assert!(
-        install(&root, &["--prefix", PREFIX, "--uninstall"])
-            .status
-            .success()
+        install(
+            &root,
+            &["--prefix", PREFIX, "--libdir", libdir, "--uninstall"]
+        )
+        .status
+        .success()
     );
     assert_eq!(files(&root), "");
 }
@@ -148,6 +172,10 @@ fn an_option_that_install_sh_does_not_know_is_refused() {
         (&["--prefx"][..], "there is no option --prefx"),
         (&["--prefix"][..], "--prefix needs a folder"),
         (&["--prefix=lib"][..], "must be an absolute path, not 'lib'"),
+        (
+            &["--libdir=../lib"][..],
+            "a folder in the prefix, not '../lib'",
+        ),
     ] {
         let root = new_folder();
         let end = install(&root, arguments);

@@ -111,6 +111,11 @@ pub(crate) fn compile_with_names(name: &str, heap: Heap) -> PathBuf {
     build(name, heap, &["-rdynamic"])
 }
 
+/// Compiles a program that contains the C++ library.
+pub(crate) fn compile_with_static_cpp(name: &str, heap: Heap) -> PathBuf {
+    build(name, heap, &["-static-libstdc++", "-static-libgcc"])
+}
+
 pub(crate) fn compile_library(name: &str) -> PathBuf {
     build(name, System, &["-shared", "-fPIC"])
 }
