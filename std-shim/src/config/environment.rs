@@ -26,6 +26,30 @@ const CONFIGURATION: Variable = Variable {
     },
 };
 
+/// Whether a configuration makes nothing of a variable that is set.
+type HasNoEffect = fn(&Config) -> bool;
+
+/// The variables that need another one, and which.
+const WITHOUT_EFFECT: [(&str, HasNoEffect, &str); 3] = [
+    (
+        "LARDER_ON_MISUSE",
+        |config| {
+            !config.hardened && config.guard_one_in == 0 && config.on_misuse != OnMisuse::Abort
+        },
+        "LARDER_MODE=hardened or checking, or LARDER_GUARD",
+    ),
+    (
+        "LARDER_LEAKS",
+        |config| !config.checking && config.leaks,
+        "LARDER_MODE=checking",
+    ),
+    (
+        "LARDER_GUARD_FAULTS",
+        |config| config.guard_one_in == 0 && config.explains_faults,
+        "LARDER_GUARD",
+    ),
+];
+
 fn variables() -> impl Iterator<Item = &'static Variable> {
     [&CONFIGURATION].into_iter().chain(VARIABLES)
 }
@@ -42,6 +66,13 @@ pub(super) fn read(mut config: Config) -> Option<Config> {
         };
         if set(&mut config, value).is_none() {
             for part in ["larder: ", name, " is ignored: it must be ", values, "\n"] {
+                say(part.as_bytes());
+            }
+        }
+    }
+    for (name, has_no_effect, needed) in WITHOUT_EFFECT {
+        if has_no_effect(&config) && variable(name)?.is_some() {
+            for part in ["larder: ", name, " has no effect without ", needed, "\n"] {
                 say(part.as_bytes());
             }
         }

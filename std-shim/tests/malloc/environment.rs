@@ -55,9 +55,35 @@ fn values_that_are_understood_are_not_spoken_of() {
     let expected = run_with(&program, System, &[]);
     for (name, values, _) in VARIABLES {
         for value in values {
-            let end = run_with(&program, Preloaded, &[(name, value)]);
+            // Some variables need one of these.
+            let with = match name {
+                "LARDER_LEAKS" | "LARDER_ON_MISUSE" => ("LARDER_MODE", "checking"),
+                _ => ("LARDER_GUARD", "1000000"),
+            };
+            let mut end = run_with(&program, Preloaded, &[with, (name, value)]);
+            if (name, *value) == ("LARDER_LEAKS", "yes") {
+                end.err.clear();
+            }
             assert_eq!(end, expected, "{name}={value}");
         }
+    }
+}
+
+#[test]
+fn a_variable_without_the_one_that_it_needs_is_said_once() {
+    let program = compile(PROGRAM, System);
+    for (name, value, needed) in [
+        ("LARDER_LEAKS", "yes", "LARDER_MODE=checking"),
+        ("LARDER_GUARD_FAULTS", "yes", "LARDER_GUARD"),
+        (
+            "LARDER_ON_MISUSE",
+            "report",
+            "LARDER_MODE=hardened or checking, or LARDER_GUARD",
+        ),
+    ] {
+        let end = run_with(&program, Preloaded, &[(name, value)]);
+        let line = format!("larder: {name} has no effect without {needed}\n");
+        assert_eq!(end.complaints(), line);
     }
 }
 
