@@ -1,17 +1,17 @@
 //! `larder plan`: packs lifetimes from files and reports the heights of the packings.
 
 use std::fs::{self, File};
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use larder_core::ByteCount;
 use larder_jobs::units::parse_bytes;
 
 use super::replay::{cannot_write, try_page};
 use super::{Failure, complain, warn_of_cut};
 use crate::interrupt;
+use crate::numbers::{Unit, thousands};
 use crate::plan::{self, Effort, PlanFormat, PlanRow, Problem};
 use crate::report::page::page;
 use crate::report::picture::{Drawn, DrawnBlocks, Picture, Words, pictures};
@@ -84,9 +84,8 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
         }
     }
     if !solved.is_empty() {
-        let table = |size| table(solved.iter().map(|(_, row)| row), size);
         if !args.json {
-            let mut chosen = table(plain);
+            let mut chosen = table(solved.iter().map(|(_, row)| row));
             args.shown
                 .choose(&mut chosen, 1, &USUAL)
                 .map_err(Failure::Arguments)?;
@@ -94,11 +93,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
             print_wrapped(&chosen.text(width), width)?;
         }
         if let Some(path) = &args.html {
-            let pictures = pictures(&solved.iter().map(picture).collect::<Vec<_>>())?;
-            let page = page(
-                "Packed lifetimes",
-                &(ABOUT.to_owned() + &table(short).html() + &pictures),
-            );
+            let page = html(&solved).map_err(|error| cannot_write(path, &error))?;
             fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
         }
     }
@@ -203,7 +198,7 @@ fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
         steps: &[],
         blocks,
         allocators: vec![Drawn {
-            name: "plan",
+            name: "height",
             address,
             reserved: vec![(0, row.height)],
             planned: vec![(0, Some(row.lower_bound))],
@@ -214,20 +209,52 @@ fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
     }
 }
 
+/// Returns the page, with a table and a picture of each packing.
+fn html(solved: &[(Problem, PlanRow)]) -> io::Result<String> {
+    let rows = || solved.iter().map(|(_, row)| row);
+    let unit = Unit::of(rows().map(|row| row.height));
+    let name = unit.name;
+    let headings = ["height", "max live", "lower bound", "first height"]
+        .map(|heading| format!("{heading} {name}"));
+    let [height, live, bound, first] = headings.each_ref().map(String::as_str);
+    let mut table = Table::new([
+        "problem",
+        "buffers",
+        live,
+        bound,
+        height,
+        "height/live",
+        "seconds",
+        "proven",
+        first,
+        "first seconds",
+    ]);
+    for row in rows() {
+        table.row([
+            row.problem.clone(),
+            thousands(&row.buffers.to_string()),
+            unit.show(row.max_live),
+            unit.show(row.lower_bound),
+            unit.show(row.height),
+            decimals(row.height_over_live, 4),
+            format!("{:.3}", row.seconds),
+            word(row.proven),
+            unit.show(row.first_height),
+            format!("{:.3}", row.first_seconds),
+        ]);
+    }
+    let pictures: Vec<Picture<'_>> = solved.iter().map(picture).collect();
+    let pictures = self::pictures(&pictures, unit)?;
+    Ok(page(
+        "Packed lifetimes",
+        &format!("{ABOUT}{}{pictures}", table.html()),
+    ))
+}
+
 /// The text above the table on a page.
-const ABOUT: &str = "<p><em>Height</em> is the memory that the packing needs. <em>first height</em> is that of the best quick packing, found after <em>first s</em> seconds; the rest of the time is a search for less. <em>Proven</em> says that none can be lower.</p>\n";
+const ABOUT: &str = "<p><em>Height</em> is the memory that the packing needs, and <em>proven</em> that none can need less. <em>First height</em> is that of the best quick packing; the rest of the time is a search for less.</p>\n";
 
-/// Formats a size in bytes, without a unit.
-fn plain(bytes: u64) -> String {
-    bytes.to_string()
-}
-
-/// Formats a size with a unit.
-fn short(bytes: u64) -> String {
-    ByteCount(bytes).to_string()
-}
-
-fn table<'r>(rows: impl Iterator<Item = &'r PlanRow>, size: fn(u64) -> String) -> Table {
+fn table<'r>(rows: impl Iterator<Item = &'r PlanRow>) -> Table {
     let mut table = Table::new([
         "problem",
         "buffers",
@@ -241,16 +268,15 @@ fn table<'r>(rows: impl Iterator<Item = &'r PlanRow>, size: fn(u64) -> String) -
         "proven",
         "valid",
     ]);
-    let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
     for row in rows {
         table.row([
             row.problem.clone(),
             row.buffers.to_string(),
-            size(row.max_live),
-            size(row.lower_bound),
-            size(row.height),
+            row.max_live.to_string(),
+            row.lower_bound.to_string(),
+            row.height.to_string(),
             decimals(row.height_over_live, 4),
-            size(row.first_height),
+            row.first_height.to_string(),
             format!("{:.3}", row.first_seconds),
             format!("{:.3}", row.seconds),
             word(row.proven),
@@ -258,4 +284,8 @@ fn table<'r>(rows: impl Iterator<Item = &'r PlanRow>, size: fn(u64) -> String) -
         ]);
     }
     table
+}
+
+fn word(is: bool) -> String {
+    if is { "yes" } else { "no" }.to_owned()
 }

@@ -4,7 +4,7 @@
 //! A tick is an event of the replay, counted from 1 over all passes. The history is recorded in the
 //! sampled run, and only if a page is written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use larder_trace::Trace;
 
@@ -67,6 +67,20 @@ pub(crate) struct ReplayHistory {
 }
 
 impl ReplayHistory {
+    /// Returns the first event after which the most memory is held.
+    pub(crate) fn peak_at(&self) -> u64 {
+        let changes = self.reserved.iter().rev();
+        let most = changes.max_by_key(|(_, bytes)| *bytes);
+        most.map_or(0, |(at, _)| *at)
+    }
+
+    /// Returns all bytes that were moved. Each piece of an event has the bytes of the whole event.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        let pieces = self.held.iter();
+        let moved: BTreeMap<u64, u64> = pieces.map(|held| (held.from, held.moved_bytes)).collect();
+        moved.values().sum()
+    }
+
     /// Records an event that was served.
     pub(super) fn note(
         &mut self,

@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use super::history::Served;
 use super::{CallsByName, Options, Outcome, ReplayHistory};
-use crate::numbers::{geometric_mean, in_order, mebibytes};
-use crate::report::page::{escape, list, page};
+use crate::numbers::{Unit, geometric_mean, in_order, less, mebibytes, thousands};
+use crate::report::page::{details, escape, list, page};
 use crate::report::picture::{Drawn, DrawnBlocks, Picture, Words, pictures};
-use crate::report::{Alignment, Left, Right, Shown, Table, TableCell, count, decimals};
+use crate::report::{Alignment, Left, Right, Shown, Table, TableCell, count, decimals, none};
 
 /// The allocator with which the others are compared.
 const BESIDE: &str = "pytorch-expandable";
@@ -286,26 +286,105 @@ impl ReplayReport {
 
     /// Returns a page with pictures of each trace.
     pub(crate) fn page(&self) -> io::Result<String> {
-        let device = match self.options.device_bytes {
-            Some(bytes) => format!("a device of {:#}", ByteCount(bytes)),
-            None => "a device without limit".to_owned(),
-        };
-        let table = self.table().html();
         let verdict = self.verdict();
         let sentences = self.would_fit().into_iter().chain(verdict);
         let sentences =
             sentences.map(|sentence| format!("<p><strong>{}</strong></p>\n", escape(&sentence)));
+        let unit = Unit::of(self.rows.iter().map(|row| row.outcome.peak_reserved_bytes));
+        let device = match self.options.device_bytes {
+            Some(bytes) => format!("a device of {} {}", unit.show(bytes), unit.name),
+            None => "a device without limit".to_owned(),
+        };
         let mut body = format!(
-            "{}<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it.</p>\n{table}",
-            sentences.collect::<String>()
+            "{}<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it, at most.</p>\n{}{}",
+            sentences.collect::<String>(),
+            self.page_table(unit).grouped_html(),
+            details("More figures", &self.more(unit).grouped_html())
         );
-        for (heading, lines) in self.lists() {
-            body.push_str(&list(heading, &lines));
-        }
+        let lists = self.lists();
+        let lists = lists.iter().map(|(heading, lines)| list(heading, lines));
         let traces = self.rows.chunk_by(|row, next| row.trace == next.trace);
         let drawn: Vec<Picture<'_>> = traces.filter_map(picture).collect();
-        body.push_str(&pictures(&drawn)?);
+        body.push_str(&pictures(&drawn, unit)?);
+        body.extend(lists);
         Ok(page("Replayed allocation traces", &body))
+    }
+
+    /// Returns the table of a page: a group of rows for each trace, with sizes in one unit.
+    fn page_table(&self, unit: Unit) -> Table {
+        let base = self.rows.first().map_or("", |row| row.allocator);
+        let reserved = format!("reserved {}", unit.name);
+        let than = format!("than {base}");
+        let headings = ["trace", "allocator", &reserved, &than];
+        let headings = headings.into_iter().chain([
+            "reserved/live",
+            "driver calls",
+            "last pass",
+            "ns/op",
+            "smallest/live",
+            "its calls",
+        ]);
+        let mut table = Table::words(headings.clone().take(2));
+        headings
+            .skip(2)
+            .for_each(|heading| table.column(heading, Right));
+        let all = self.refused() == 0;
+        if !all {
+            table.column("completed", Left);
+        }
+        for rows in self.rows.chunk_by(|row, next| row.trace == next.trace) {
+            let live = rows.iter().map(|row| row.outcome.peak_live_bytes);
+            let live = unit.show(live.max().unwrap_or(0));
+            let group = format!("{}: {live} {} live", rows[0].trace, unit.name);
+            for row in rows {
+                let mut cells: Vec<TableCell> = vec![
+                    group.clone().into(),
+                    row.allocator.into(),
+                    unit.show(row.outcome.peak_reserved_bytes).into(),
+                    row.less_than(&rows[0]).into(),
+                    decimals(row.reserved_over_live, 4).into(),
+                    thousands(&row.calls_or_regions().to_string()).into(),
+                    thousands(&count(row.calls_last_pass)).into(),
+                    thousands(&decimals(row.outcome.ns_per_operation, 1)).into(),
+                    decimals(row.smallest_over_live, 4).into(),
+                    thousands(&count(row.smallest_device_calls)).into(),
+                ];
+                cells.extend((!all).then(|| completed(row)));
+                table.row(cells);
+            }
+        }
+        table
+    }
+
+    /// Returns the figures that the table of a page leaves out.
+    fn more(&self, unit: Unit) -> Table {
+        let moved = format!("moved {}", unit.name);
+        let mut table = Table::words(["trace", "allocator"]);
+        let headings = ["allocations", "driver allocs", "driver frees"];
+        for heading in headings
+            .into_iter()
+            .chain(["worst us", "peak at event", &moved])
+        {
+            table.column(heading, Right);
+        }
+        for row in &self.rows {
+            let (outcome, history) = (&row.outcome, row.outcome.history.as_ref());
+            let worst = outcome.worst_ns.map(|ns| f64::from(ns) / 1000.0);
+            let moved = history.map(ReplayHistory::moved_bytes);
+            table.row([
+                row.trace.clone(),
+                row.allocator.to_owned(),
+                thousands(&outcome.allocations.to_string()),
+                thousands(&outcome.driver_allocations.to_string()),
+                thousands(&outcome.driver_frees.to_string()),
+                thousands(&decimals(worst, 1)),
+                thousands(&count(history.map(ReplayHistory::peak_at))),
+                moved
+                    .filter(|bytes| *bytes > 0)
+                    .map_or_else(none, |bytes| unit.show(bytes)),
+            ]);
+        }
+        table
     }
 }
 
@@ -372,11 +451,9 @@ fn mib(bytes: u64) -> TableCell {
 fn completed(row: &ReplayRow) -> TableCell {
     match (row.outcome.stopped_at_event, row.outcome.stopped_in_pass) {
         _ if row.outcome.completed => "yes".into(),
-        (Some(event), Some(pass)) => {
-            TableCell::outstanding(format!("no, event {event} of pass {pass}"))
-        }
-        (Some(event), None) => TableCell::outstanding(format!("no, event {event}")),
-        (None, _) => TableCell::outstanding("no"),
+        (Some(event), Some(pass)) => TableCell::bad(format!("no, event {event} of pass {pass}")),
+        (Some(event), None) => TableCell::bad(format!("no, event {event}")),
+        (None, _) => TableCell::bad("no"),
     }
 }
 
@@ -394,6 +471,17 @@ impl ReplayRow {
         let outcome = &self.outcome;
         let regions = outcome.driver_allocations + outcome.driver_frees;
         self.driver_calls.unwrap_or(regions)
+    }
+
+    /// Returns the words for how much less this replay reserves than the first one of its trace,
+    /// if both complete.
+    fn less_than(&self, first: &Self) -> String {
+        if self.allocator == first.allocator || !(self.outcome.completed && first.outcome.completed)
+        {
+            return none();
+        }
+        let [theirs, ours] = [first, self].map(|row| row.outcome.peak_reserved_bytes as f64);
+        less(theirs, ours)
     }
 
     /// Describes the block that did not fit, and the reason.

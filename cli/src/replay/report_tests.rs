@@ -155,7 +155,7 @@ fn the_page_escapes_names_and_fetches_nothing() {
     let page = report().page().unwrap();
     assert!(page.contains("&lt;two&gt; &amp; co"));
     assert!(!page.contains("<two>"));
-    assert!(page.contains("<td class=\"text no\">no, event 123</td>"));
+    assert!(page.contains("<td class=\"text bad\" data-of=\"completed\">no, event 123</td>"));
     assert_eq!(page.matches("<script type=\"application/json\"").count(), 2);
     for fetching in [
         "<link", "src=", "href=", "url(", "fetch(", "import", "http:",

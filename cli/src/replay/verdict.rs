@@ -3,7 +3,7 @@
 use larder_core::ByteCount;
 
 use super::report::{ReplayReport, ReplayRow};
-use crate::numbers::geometric_mean;
+use crate::numbers::{AS_MUCH, geometric_mean, less};
 
 /// Candidates for Larder's contender in the sentence, which is the first of these that was replayed.
 const OURS: [&str; 5] = [
@@ -167,18 +167,4 @@ fn mean_ratios(both: &[&Both<'_>]) -> Option<(f64, f64)> {
     let theirs = ratios(|both| both.theirs.reserved_over_live)?;
     let ours = ratios(|both| both.ours.reserved_over_live)?;
     Some((theirs, ours))
-}
-
-/// The words for no difference.
-const AS_MUCH: &str = "as much";
-
-/// Returns the words for the difference of ours from theirs.
-fn less(theirs: f64, ours: f64) -> String {
-    let percent = (1.0 - ours / theirs) * 100.0;
-    let word = if percent < 0.0 { "more" } else { "less" };
-    match percent.abs() {
-        percent if percent < 0.05 => AS_MUCH.to_owned(),
-        percent if percent < 9.95 => format!("{percent:.1} % {word}"),
-        percent => format!("{percent:.0} % {word}"),
-    }
 }

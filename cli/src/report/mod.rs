@@ -116,19 +116,41 @@ fn names(name: &str, heading: &str) -> bool {
     name == heading || heading.split(' ').next() == Some(name)
 }
 
-/// Text, which may stand out (bold in Markdown, red in HTML), or a bar (in HTML only).
+/// How a cell looks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Plain,
+    /// Text in bold type.
+    Strong,
+    /// Text in bold type, and red in HTML, of a figure that is behind, failed or refused.
+    Bad,
+}
+
+/// Text, which may stand out, or a bar (in HTML only).
 pub struct TableCell {
     text: String,
-    stands_out: bool,
+    mark: Mark,
     bar: Option<Bar>,
 }
 
 impl TableCell {
-    pub(crate) fn outstanding(text: impl Into<String>) -> Self {
+    pub(crate) fn strong(text: impl Into<String>) -> Self {
         Self {
-            stands_out: true,
+            mark: Mark::Strong,
             ..text.into().into()
         }
+    }
+
+    pub(crate) fn bad(text: impl Into<String>) -> Self {
+        Self {
+            mark: Mark::Bad,
+            ..text.into().into()
+        }
+    }
+
+    /// Returns whether the cell has no figure.
+    fn is_empty(&self) -> bool {
+        self.bar.is_none() && (self.text.is_empty() || self.text == none())
     }
 }
 
@@ -136,7 +158,7 @@ impl<T: Into<String>> From<T> for TableCell {
     fn from(text: T) -> Self {
         Self {
             text: text.into(),
-            stands_out: false,
+            mark: Mark::Plain,
             bar: None,
         }
     }
@@ -231,9 +253,9 @@ impl Table {
         });
         let mut lines: Vec<Vec<String>> = vec![headings.collect(), rules.collect()];
         for row in &self.rows {
-            let cells = row.iter().map(|cell| match cell.stands_out {
-                true => format!("**{}**", cell.text),
-                false => cell.text.clone(),
+            let cells = row.iter().map(|cell| match cell.mark {
+                Mark::Plain => cell.text.clone(),
+                Mark::Strong | Mark::Bad => format!("**{}**", cell.text),
             });
             lines.push(cells.collect());
         }
@@ -243,51 +265,93 @@ impl Table {
         lines.collect()
     }
 
-    /// Renders the table in HTML, with rows grouped by their first cell. A column without any
-    /// figure is omitted.
+    /// Renders the table in HTML. A column without any figure is omitted.
     pub(crate) fn html(&self) -> String {
-        let class = |class: &str| match class.trim() {
-            "" => String::new(),
-            class => format!(" class=\"{class}\""),
+        self.html_from(0)
+    }
+
+    /// Renders the table in HTML. The first cell is a heading above all rows that share it.
+    pub(crate) fn grouped_html(&self) -> String {
+        self.html_from(1)
+    }
+
+    /// Renders the columns from index `from`. The first of them has the names of the rows.
+    fn html_from(&self, from: usize) -> String {
+        let filled = |at: &usize| {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(*at));
+            *at == from || cells.any(|cell| !cell.is_empty())
         };
-        let words = |(_, alignment): &(String, Alignment)| match alignment {
-            Right => "",
-            Left => "text",
+        let shown: Vec<usize> = (from..self.columns.len()).filter(filled).collect();
+        let bars = self.rows.iter().flatten().any(|cell| cell.bar.is_some());
+        // On a narrow screen, the cells of a row with many columns are below each other.
+        let class = match shown.len() {
+            _ if bars => "table bars",
+            0..=MOST_NARROW => "table",
+            _ => "table cards",
         };
-        let mut html = String::from("<div class=\"wide\"><table>\n<thead><tr>");
-        let none = none();
-        let empty = |at: usize| {
-            let mut cells = self.rows.iter().filter_map(|row| row.get(at));
-            !self.rows.is_empty() && cells.all(|cell| cell.bar.is_none() && cell.text == none)
-        };
-        let shown: Vec<bool> = (0..self.columns.len()).map(|at| !empty(at)).collect();
-        let columns = self.columns.iter().zip(&shown);
-        for (column, _) in columns.filter(|(_, shown)| **shown) {
-            let class = class(words(column));
-            html.push_str(&format!("<th{class}>{}</th>", escape(&column.0)));
+        let mut html = format!("<div class=\"{class}\"><table>\n<thead><tr>");
+        for &at in &shown {
+            let (heading, alignment) = &self.columns[at];
+            let (class, heading) = (class_of(*alignment, Mark::Plain), escape(heading));
+            html.push_str(&format!("<th scope=\"col\"{class}>{heading}</th>"));
         }
-        html.push_str("</tr></thead>\n<tbody>\n");
-        let mut group = None;
-        for row in &self.rows {
-            let name = row.first().map(|cell| cell.text.as_str());
-            let first = group.replace(name).is_some_and(|group| group != name);
-            html.push_str(&format!("<tr{}>", class(if first { "first" } else { "" })));
-            let cells = row.iter().zip(&self.columns).zip(&shown);
-            for ((cell, column), _) in cells.filter(|(_, shown)| **shown) {
-                let mark = if cell.stands_out { " no" } else { "" };
-                let class = class(&format!("{}{mark}", words(column)));
-                let bar = cell.bar.as_ref().map_or_else(String::new, Bar::html);
-                // On a narrow screen a cell stands with its heading.
-                let of = match column.1 {
-                    Left => String::new(),
-                    Right => format!(" data-of=\"{}\"", escape(&column.0)),
-                };
-                html.push_str(&format!("<td{class}{of}>{bar}{}</td>", escape(&cell.text)));
+        html.push_str("</tr></thead>\n");
+        let name = |row: &[TableCell]| row.first().map(|cell| cell.text.clone());
+        let groups = self
+            .rows
+            .chunk_by(|row, next| from == 0 || name(row) == name(next));
+        for rows in groups {
+            html.push_str("<tbody>\n");
+            if from > 0 {
+                let (columns, name) = (shown.len(), name(&rows[0]).unwrap_or_default());
+                html.push_str(&format!(
+                    "<tr><th scope=\"rowgroup\" class=\"group\" colspan=\"{columns}\">{}</th></tr>\n",
+                    escape(&name)
+                ));
             }
-            html.push_str("</tr>\n");
+            for row in rows {
+                html.push_str("<tr>");
+                for &at in &shown {
+                    html.push_str(&self.html_cell(row, at, at == from));
+                }
+                html.push_str("</tr>\n");
+            }
+            html.push_str("</tbody>\n");
         }
-        html.push_str("</tbody></table></div>\n");
+        html.push_str("</table></div>\n");
         html
+    }
+
+    /// Renders a cell. On a narrow screen it has its heading beside it, unless it names the row.
+    fn html_cell(&self, row: &[TableCell], at: usize, names: bool) -> String {
+        let Some(cell) = row.get(at) else {
+            return "<td></td>".to_owned();
+        };
+        let (heading, alignment) = &self.columns[at];
+        let (class, text) = (class_of(*alignment, cell.mark), escape(&cell.text));
+        if names {
+            return format!("<th scope=\"row\"{class}>{text}</th>");
+        }
+        let bar = cell.bar.as_ref().map_or_else(String::new, Bar::html);
+        let heading = escape(heading);
+        format!("<td{class} data-of=\"{heading}\">{bar}{text}</td>")
+    }
+}
+
+/// The number of columns that fit on a narrow screen.
+const MOST_NARROW: usize = 5;
+
+/// Returns the attribute with the classes of a cell.
+fn class_of(alignment: Alignment, mark: Mark) -> String {
+    let word = if alignment == Left { "text" } else { "" };
+    let mark = match mark {
+        Mark::Plain => "",
+        Mark::Strong => "strong",
+        Mark::Bad => "bad",
+    };
+    match format!("{word} {mark}").trim() {
+        "" => String::new(),
+        classes => format!(" class=\"{classes}\""),
     }
 }
 
@@ -393,7 +457,7 @@ mod tests {
     fn a_table_has_the_same_cells_in_every_form() {
         let mut table = Table::new(["a", "b"]);
         table.column("c", Left);
-        table.row(["x".into(), "1.5".into(), TableCell::outstanding("<no>")]);
+        table.row(["x".into(), "1.5".into(), TableCell::bad("<no>")]);
         table.row(["y", "22"]);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let text = table.text(ANY_WIDTH);
@@ -407,11 +471,12 @@ mod tests {
         assert_eq!(table.markdown(), markdown);
         let html = table.html();
         assert!(html.contains(
-            "<tr><td class=\"text\">x</td><td data-of=\"b\">1.5</td><td class=\"text no\">&lt;no&gt;</td></tr>"
+            "<tr><th scope=\"row\" class=\"text\">x</th><td data-of=\"b\">1.5</td><td class=\"text bad\" data-of=\"c\">&lt;no&gt;</td></tr>"
         ));
         assert!(
-            html.contains("<tr class=\"first\"><td class=\"text\">y</td>"),
-            "{html}"
+            table
+                .grouped_html()
+                .contains("colspan=\"2\">y</th></tr>\n<tr><th scope=\"row\">22</th>")
         );
         assert_eq!(Table::new(["a"]).titled("t", ANY_WIDTH), "");
     }

@@ -2,13 +2,14 @@
 // The rectangles of blocks are written as pixels of a canvas, so that 200,000 of them move smoothly.
 'use strict';
 (() => {
-const COLOURS = ['#d55e00', '#0072b2', '#009e73', '#cc79a7', '#b58900', '#56b4e9', '#888888', '#8c6d31'];
+// Each has a contrast of at least 3 with both papers.
+const COLOURS = ['#d55e00', '#2b7bbd', '#0c9068', '#b8609a', '#a17700', '#3b8fc2', '#808080', '#8c6d31'];
 const DASHES = [[], [9, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 2], [14, 4], [6, 2, 2, 2]];
-const LEFT = 78, TOP = 8, BOTTOM = 22;
-// Width from which lines have labels beside their ends.
-const WIDE = 700;
+const LEFT = 84, TOP = 8, BOTTOM = 22;
+// Width from which lines have labels beside their ends, and width of the strokes that lead to them.
+const WIDE = 700, LEADER = 22;
 // The colours of the page, light or dark. Pixels are little-endian numbers: alpha, blue, green, red.
-const dark = matchMedia('(prefers-color-scheme: dark)');
+const dark = matchMedia('screen and (prefers-color-scheme: dark)');
 let LIVE, GRID, INK, STEP, NOTHING, FREE, MOVED;
 const paint = () => {
   [LIVE, GRID, INK, STEP, NOTHING, FREE, MOVED] = dark.matches
@@ -24,24 +25,18 @@ const element = (name, attributes = {}, ...inside) => {
   made.append(...inside);
   return made;
 };
-const size = bytes => {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  let unit = 0;
-  while (bytes >= 1024 && unit < 4) { bytes /= 1024; unit++; }
-  return (unit ? bytes.toFixed(unit < 3 ? 1 : 2) : bytes) + ' ' + units[unit];
-};
-const mebibytes = bytes => (bytes / (1 << 20)).toLocaleString('en', { minimumFractionDigits: 1, maximumFractionDigits: 1 });
-// Returns the distance of about `count` marks: a power of two for bytes, otherwise 1, 2 or 5 times a power of ten.
-const round = (span, count, binary) => {
-  const least = span / count;
-  if (binary) return 2 ** Math.ceil(Math.log2(Math.max(least, 1)));
-  const ten = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
-  return [1, 2, 5, 10].find(times => times * ten >= least) * ten;
-};
-// Returns a function that formats bytes in the unit that suits the largest.
-const sizes = most => {
-  const unit = Math.min(Math.max(Math.floor(Math.log2(Math.max(most, 1)) / 10), 0), 4);
-  return bytes => bytes / 2 ** (10 * unit) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB'][unit];
+const UNITS = ['bytes', 'KiB', 'MiB', 'GiB'];
+const DECIMALS = [0, 1, 1, 2];
+// The unit of the page, which its table has as well.
+const UNIT = Math.max(UNITS.indexOf(document.getElementById('pictures').dataset.unit), 0);
+const sizeIn = (bytes, unit) => (bytes / 1024 ** unit).toLocaleString('en', { minimumFractionDigits: DECIMALS[unit], maximumFractionDigits: DECIMALS[unit] }) + ' ' + UNITS[unit];
+const size = bytes => sizeIn(bytes, UNIT);
+// Formats the size of one block, which may be far smaller than the memory.
+const blockSize = bytes => sizeIn(bytes, Math.min(Math.floor(Math.log2(Math.max(bytes, 1)) / 10), UNIT));
+// Returns the distance of about `count` marks: 1, 2 or 5 times a power of ten.
+const round = (span, count) => {
+  const least = span / count, ten = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].find(times => times * ten >= least * 0.9999) * ten;
 };
 // Returns the last index whose value is at most `value`, or -1 if there is none.
 const last = (values, value) => {
@@ -81,12 +76,6 @@ function prepare(picture) {
   });
   return picture;
 }
-
-// Says how much less a figure is than another.
-const than = (figure, other, same) => {
-  const percent = (1 - figure / other) * 100;
-  return same ? '' : Math.abs(percent) < 0.05 ? 'as much' : Math.abs(percent).toFixed(1) + (percent < 0 ? ' % more' : ' % less');
-};
 
 const peak = ({ at, value }) => {
   let best = 0, when = 0;
@@ -151,7 +140,7 @@ class Chart {
     this.pen.font = '12px system-ui, sans-serif';
     this.pen.setLineDash([]);
     const widest = Math.max(0, ...this.labels.map(name => this.pen.measureText(name).width));
-    this.right = this.width >= WIDE && widest ? Math.min(widest, 200) + 14 : 8;
+    this.right = this.width >= WIDE && widest ? Math.min(widest, 200) + LEADER + 6 : 8;
     this.across = this.width - LEFT - this.right;
     this.down = this.height - TOP - BOTTOM;
   }
@@ -167,49 +156,62 @@ class Chart {
     draw();
     this.pen.restore();
   }
-  axes(binary, unit) {
+  // Draws marks of sizes in the unit of the page, or in a smaller one where that would need many decimals; or of counts.
+  axes(sizes, word) {
     const { pen, view } = this;
     pen.fillStyle = INK;
     pen.strokeStyle = GRID;
     pen.lineWidth = 1;
     pen.textAlign = 'right';
     pen.textBaseline = 'middle';
-    const step = round(this.high - this.low, this.height / 55, binary);
-    const show = binary ? sizes(this.high) : value => value.toLocaleString('en');
-    for (let value = Math.ceil(this.low / step) * step; value <= this.high; value += step) {
+    const span = this.high - this.low, count = this.height / 55;
+    let unit = sizes ? UNIT : 0;
+    while (unit && span / count < 0.01 * 1024 ** unit) unit--;
+    const scale = 1024 ** unit, step = Math.max(round(span / scale, count), unit ? 0 : 1);
+    const first = Math.ceil(this.low / scale / step), end = Math.floor(this.high / scale / step);
+    for (let mark = first; mark <= end; mark++) {
+      const value = mark * step * scale;
+      const text = (mark * step).toLocaleString('en') + (sizes && mark === end ? ' ' + UNITS[unit] : '');
       const y = Math.round(this.y(value)) + 0.5;
       pen.beginPath();
       pen.moveTo(LEFT, y);
       pen.lineTo(LEFT + this.across, y);
       pen.stroke();
-      pen.fillText(show(value), LEFT - 6, y);
+      pen.fillText(text, LEFT - 6, y, LEFT - 8);
     }
     pen.textBaseline = 'top';
-    const apart = round(view.to - view.from, this.across / 110, false);
-    const first = Math.ceil(view.from / apart) * apart;
-    for (let tick = first; tick <= view.to; tick += apart) {
-      const text = tick === first ? unit + ' ' + tick.toLocaleString('en') : tick.toLocaleString('en');
+    const apart = Math.max(round(view.to - view.from, this.across / 110), 1);
+    const begin = Math.ceil(view.from / apart) * apart;
+    for (let tick = begin; tick <= view.to; tick += apart) {
+      const text = tick === begin ? word + ' ' + tick.toLocaleString('en') : tick.toLocaleString('en');
       const half = pen.measureText(text).width / 2, x = this.x(tick);
       pen.textAlign = 'center';
       pen.fillText(text, Math.min(Math.max(x, LEFT + half), this.width - half), this.height - BOTTOM + 6);
     }
   }
-  // Writes the name of each line beside its end, apart where lines lie on each other.
+  // Writes the name of each line beside its end, apart where lines lie on each other; a stroke leads to it.
   names(lines) {
     if (this.right < 20) return;
-    const { pen } = this;
-    const ends = lines.map(({ name, colour, value }) => ({ name, colour, y: this.y(value) }));
+    const { pen } = this, x = LEFT + this.across;
+    const ends = lines.map(line => ({ ...line, from: this.y(line.value), y: this.y(line.value) }));
     ends.sort((one, other) => one.y - other.y);
-    const apart = 14;
+    const apart = 15;
     let least = TOP;
     for (const end of ends) least = (end.y = Math.max(end.y, least)) + apart;
     let most = TOP + this.down;
     for (const end of ends.reverse()) most = (end.y = Math.min(end.y, most)) - apart;
     pen.textAlign = 'left';
     pen.textBaseline = 'middle';
-    for (const { name, colour, y } of ends) {
-      pen.fillStyle = colour;
-      pen.fillText(name, LEFT + this.across + 8, y, this.right - 10);
+    pen.fillStyle = INK;
+    pen.lineWidth = 1;
+    for (const { name, colour, from, y } of ends) {
+      pen.strokeStyle = colour;
+      pen.beginPath();
+      pen.moveTo(x + 1, from);
+      pen.lineTo(x + LEADER - 8, y);
+      pen.lineTo(x + LEADER - 3, y);
+      pen.stroke();
+      pen.fillText(name, x + LEADER, y, this.right - LEADER - 2);
     }
   }
   // Draws a stepped line. All changes within one pixel become one vertical stroke.
@@ -262,10 +264,15 @@ class Explorer {
     this.map = new Chart(this.view, 420, 'addresses over time');
     this.calls = new Chart(this.view, 130, 'driver calls over time');
     this.callsOver = element('h3', {}, 'Driver calls so far');
-    this.legend = element('table', { class: 'legend' });
+    this.legend = element('p', { class: 'key' });
     this.zero = element('input', { type: 'checkbox', checked: '' });
     this.zero.onchange = () => this.draw();
-    this.title = element('h3');
+    this.shownMap = element('select', { 'aria-label': 'whose addresses are shown' });
+    this.shownMap.onchange = () => {
+      this.chosen = this.picture.allocators[this.shownMap.value];
+      Object.assign(this.view, { low: 0, high: 1 });
+      this.draw();
+    };
     const which = element('select', { 'aria-label': 'what is shown' },
       ...sources.map((source, index) => element('option', { value: index }, source.dataset.name)));
     which.onchange = () => this.open(sources[which.value]);
@@ -274,34 +281,34 @@ class Explorer {
       made.onclick = act;
       return made;
     };
-    this.keys = element('p', { class: 'key' }, ...this.key());
+    this.keys = element('p', { class: 'key' });
     home.append(
-      element('p', { class: 'controls' }, which, ' ',
+      element('p', { class: 'controls' }, ...(sources.length > 1 ? [which, ' '] : []),
         button('+', 'zoom in', () => this.zoom(0.5, 0.5)), ' ',
         button('\u2212', 'zoom out', () => this.zoom(2, 0.5)), ' ',
         button('all', 'show all', () => this.reset()), ' ',
         element('label', {}, this.zero, 'memory from 0'), ' ',
-        element('small', {}, 'wheel: zoom time; Shift and wheel: zoom addresses; drag: move; double click: all')),
-      this.legend,
-      element('h3', {}, 'Memory over time'), this.memory.canvas,
-      this.title, this.map.canvas, this.keys,
+        element('small', {}, 'wheel: zoom in time, with Shift in addresses; drag: move; double click: all')),
+      element('h3', {}, 'Memory over time'), this.legend, this.memory.canvas,
+      element('h3', {}, 'Addresses over time ', this.shownMap), this.map.canvas, this.keys,
       this.callsOver, this.calls.canvas, this.hint);
     for (const chart of [this.memory, this.map, this.calls]) this.listen(chart);
     new ResizeObserver(() => this.draw()).observe(home);
-    dark.addEventListener('change', () => {
+    const repaint = () => {
       paint();
       this.fillLegend();
-      this.keys.replaceChildren(...this.key());
-      this.draw();
-    });
+      this.drawNow();
+    };
+    dark.addEventListener('change', repaint);
     this.open(sources[0]);
   }
   key() {
     const css = pixel => `rgb(${pixel & 255},${pixel >> 8 & 255},${pixel >> 16 & 255})`;
+    const moves = this.picture.allocators.some(allocator => allocator.held.some(piece => piece[4]));
     const mark = (pixel, text) => element('span', {}, element('i', { style: 'background:' + css(pixel) }), text);
     return [
       element('span', {}, ...BLOCKS.slice(0, 4).map(pixel => element('i', { style: 'background:' + css(pixel) })), 'blocks'),
-      mark(FREE, 'held and free'), mark(MOVED, 'held and free, some of it moved here'), mark(NOTHING, 'not held'),
+      mark(FREE, 'held and free'), ...(moves ? [mark(MOVED, 'held and free, some of it moved here')] : []), mark(NOTHING, 'not held'),
     ];
   }
   open(source) {
@@ -313,53 +320,37 @@ class Explorer {
     // Drawn now, not with the next frame, so that measuring or printing the page finds it drawn.
     this.drawNow();
   }
+  // Fills the key of the lines, in which each can be hidden, and the choice of the map.
   fillLegend() {
-    const { picture, legend } = this;
+    const { picture, legend } = this, { allocators, words } = picture;
     const [live] = peak(picture.live);
-    // A packing has no driver calls, and there may be nothing to compare with.
-    const { allocators } = picture, [base] = allocators;
-    const called = allocators.some(allocator => allocator.calls.value.length);
-    const moves = allocators.some(allocator => allocator.held.some(piece => piece[4]));
     const several = allocators.length > 1;
-    const columns = [
-      ['peak ' + picture.words.reserved + ' MiB', most => mebibytes(most), true],
-      ['than ' + base.name, (most, allocator) => than(most, peak(base.reserved)[0], allocator === base), several],
-      ['at ' + picture.words.tick, (most, { reserved }) => peak(reserved)[1].toLocaleString('en'), true],
-      ['over live', most => live ? (most / live).toFixed(4) : '-', true],
-      ['driver calls', (most, { calls }) => (calls.value.at(-1) ?? 0).toLocaleString('en'), called],
-      ['moved MiB', (most, allocator, moved) => moved ? mebibytes(moved) : '-', moves],
-    ].filter(column => column[2]);
-    const head = ['map', 'line', '', ...columns.map(column => column[0])];
-    legend.replaceChildren(element('tr', {}, ...head.map(text => element('th', {}, text))));
-    for (const allocator of picture.allocators) {
-      const [most] = peak(allocator.reserved);
-      const calls = allocator.calls.value.at(-1) ?? 0;
-      const seen = new Set();
-      let moved = 0;
-      for (const piece of allocator.held) if (!seen.has(piece[0])) { seen.add(piece[0]); moved += piece[4]; }
-      const map = element('input', { type: 'radio', name: 'map', 'aria-label': 'map of ' + allocator.name });
-      map.checked = allocator === this.chosen;
-      map.onchange = () => { this.chosen = allocator; this.view.low = 0; this.view.high = 1; this.draw(); };
-      const line = element('input', { type: 'checkbox', 'aria-label': 'line of ' + allocator.name });
+    const stroke = (colour, dash, width) => {
+      const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
+      svg.setAttribute('width', 30);
+      svg.setAttribute('height', 8);
+      svg.innerHTML = `<path d="M0 4H30" stroke="${colour}" stroke-width="${width}" stroke-dasharray="${dash}"/>`;
+      return svg;
+    };
+    legend.replaceChildren(...allocators.map(allocator => {
+      const line = element('input', { type: 'checkbox' });
       line.checked = allocator.shown;
       line.onchange = () => { allocator.shown = line.checked; this.draw(); };
-      const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
-      svg.setAttribute('width', 46);
-      svg.setAttribute('height', 8);
-      svg.innerHTML = `<path d="M0 4H46" stroke="${allocator.colour}" stroke-width="2.5" stroke-dasharray="${allocator.dash}"/>`;
-      const cells = columns.map(column => column[1](most, allocator, moved));
-      legend.append(element('tr', {
-        'data-allocator': allocator.name, 'data-peak-reserved': most, 'data-peak-live': live, 'data-calls': calls,
-        'data-blocks': allocator.address.length, 'data-planned': peak(allocator.planned)[0],
-      }, element('td', {}, map), element('td', {}, line, svg), element('td', { class: 'text' }, allocator.name),
-      ...cells.map(cell => element('td', {}, cell))));
-    }
-    const swatch = element('i', { style: 'background:' + LIVE });
-    const planned = picture.allocators.some(allocator => peak(allocator.planned)[0] > 0);
-    const ofLive = several ? [mebibytes(live), '', peak(picture.live)[1].toLocaleString('en')] : [mebibytes(live), peak(picture.live)[1].toLocaleString('en')];
-    legend.append(element('tr', {}, element('td'), element('td', {}, swatch), element('td', { class: 'text' }, 'live'),
-      ...ofLive.map(cell => element('td', {}, cell)),
-      element('td', { class: 'text', colspan: columns.length - ofLive.length }, planned ? 'thin lines: ' + picture.words.planned : '')));
+      return element('label', {
+        'data-allocator': allocator.name, 'data-peak-reserved': peak(allocator.reserved)[0], 'data-peak-live': live,
+        'data-calls': allocator.calls.value.at(-1) ?? 0, 'data-blocks': allocator.address.length, 'data-planned': peak(allocator.planned)[0],
+      }, ...(several ? [line] : []), stroke(allocator.colour, allocator.dash, 2.5), allocator.name);
+    }));
+    const planned = allocators.find(allocator => peak(allocator.planned)[0] > 0);
+    if (planned) legend.append(element('span', {}, stroke(planned.colour, [], 1), words.planned));
+    legend.append(element('span', {}, element('i', { style: 'background:' + LIVE }), 'live'));
+    this.keys.replaceChildren(...this.key());
+    this.shownMap.replaceChildren(...allocators.map(({ name }, index) => element('option', { value: index }, name)));
+    this.shownMap.value = allocators.indexOf(this.chosen);
+    this.shownMap.style.display = several ? '' : 'none';
+    const peaks = allocators.map(({ name, reserved }) => `${name} ${size(peak(reserved)[0])}`);
+    this.memory.canvas.setAttribute('aria-label', `Memory over time. Peaks: ${peaks.join(', ')}; live ${size(live)}`);
+    this.calls.canvas.setAttribute('aria-label', 'Driver calls so far: ' + allocators.map(({ name, calls }) => `${name} ${calls.value.at(-1) ?? 0}`).join(', '));
   }
   reset() {
     Object.assign(this.view, { from: 0, to: Math.max(this.picture.ticks, 1), low: 0, high: 1 });
@@ -402,7 +393,7 @@ class Explorer {
       this.grabbed = [...at(event), view.from, view.low];
       canvas.setPointerCapture(event.pointerId);
     });
-    canvas.addEventListener('pointerup', () => { this.grabbed = null; });
+    for (const end of ['pointerup', 'pointercancel']) canvas.addEventListener(end, () => { this.grabbed = null; });
     canvas.addEventListener('pointerleave', () => { this.pointed = null; this.hint.style.display = 'none'; this.draw(); });
     canvas.addEventListener('pointermove', event => {
       const [x, y] = at(event);
@@ -454,14 +445,20 @@ class Explorer {
     const { pen } = chart;
     chart.within(() => {
       const { at, value } = picture.live;
+      // One shape, so that a printer shows no seams.
       pen.fillStyle = LIVE;
+      pen.beginPath();
+      pen.moveTo(LEFT, chart.y(chart.low));
       let index = Math.max(last(at, view.from), 0);
       for (let x = LEFT; x < LEFT + chart.across && index < at.length; x++) {
         const until = chart.tick(x + 1);
         let most = at[index] < until ? value[index] : 0;
         while (index + 1 < at.length && at[index + 1] < until) most = Math.max(most, value[++index]);
-        pen.fillRect(x, chart.y(most), 1, chart.y(chart.low) - chart.y(most));
+        pen.lineTo(x, chart.y(most));
+        pen.lineTo(x + 1, chart.y(most));
       }
+      pen.lineTo(LEFT + chart.across, chart.y(chart.low));
+      pen.fill();
     });
     chart.axes(true, picture.words.tick);
     chart.names(this.ends(shown, 'reserved'));
@@ -495,7 +492,7 @@ class Explorer {
   drawMap() {
     const chart = this.map, { picture, view, chosen } = this;
     place(picture, chosen);
-    this.title.textContent = 'Addresses over time: ' + chosen.name;
+    chart.canvas.setAttribute('aria-label', `Addresses over time of ${chosen.name}: ${chosen.address.length} blocks, each a rectangle`);
     chart.low = view.low * chosen.top;
     chart.high = view.high * chosen.top;
     chart.labels = this.memory.labels;
@@ -587,7 +584,7 @@ class Explorer {
         this.block = index;
         const step = last(picture.stepsAt, from[index]);
         return [
-          `block ${id[index]}: ${size(bytes[index])} (${bytes[index]} bytes)`,
+          `block ${id[index]}: ${blockSize(bytes[index])} (${bytes[index]} bytes)`,
           `${word} ${from[index]} to ${to[index] < picture.ticks ? to[index] : 'the end'}`,
           step < 0 ? 'before the first step' : `step ${picture.steps[step][1]}`,
           stream?.[index] == null ? 'stream: not in the trace' : `stream ${stream[index]}`,
@@ -598,8 +595,8 @@ class Explorer {
       const [begin, end, address, length, moved] = chosen.held[index];
       if (begin <= tick && tick < end && chosen.heldLow[index] <= where && where < chosen.heldLow[index] + length)
         return [
-          'held and free', `${size(length)} held from ${word} ${begin} to ${end < picture.ticks ? end : 'the end'}`,
-          ...(moved ? [`${size(moved)} moved at ${word} ${begin}`] : []), `address 0x${address.toString(16)}`,
+          'held and free', `${blockSize(length)} held from ${word} ${begin} to ${end < picture.ticks ? end : 'the end'}`,
+          ...(moved ? [`${blockSize(moved)} moved at ${word} ${begin}`] : []), `address 0x${address.toString(16)}`,
         ];
     }
     return [];

@@ -8,6 +8,7 @@ use std::io;
 use serde::Serialize;
 
 use super::page::escape;
+use crate::numbers::Unit;
 use crate::replay::Change;
 
 /// The data of one picture: ticks, blocks, and each allocator's addresses and figures.
@@ -59,9 +60,12 @@ pub(crate) struct Drawn<'p> {
     pub(crate) refused: Option<u64>,
 }
 
-/// Returns the pictures of a page, and the script that draws them.
-pub(crate) fn pictures(pictures: &[Picture<'_>]) -> io::Result<String> {
-    let mut html = "<section id=\"pictures\"><noscript>The pictures are drawn by a script.</noscript></section>\n".to_owned();
+/// Returns the pictures of a page, whose sizes have one unit, and the script that draws them.
+pub(crate) fn pictures(pictures: &[Picture<'_>], unit: Unit) -> io::Result<String> {
+    let unit = unit.name;
+    let mut html = format!(
+        "<section id=\"pictures\" data-unit=\"{unit}\"><noscript>The pictures are drawn by a script.</noscript></section>\n"
+    );
     for picture in pictures {
         // `<` is escaped so that no text can end the element.
         let data = serde_json::to_string(picture)?.replace('<', "\\u003c");

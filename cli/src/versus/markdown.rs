@@ -84,11 +84,7 @@ pub(super) fn summary_table(rows: &[VersusRow]) -> Table {
         }
         table.row(cells);
     }
-    let mut cells = vec![
-        TableCell::outstanding("geometric mean"),
-        "".into(),
-        "".into(),
-    ];
+    let mut cells = vec![TableCell::strong("geometric mean"), "".into(), "".into()];
     for group in &groups {
         cells.extend(CONFIGURATIONS.map(|name| mean_of(group, name)));
     }
@@ -120,7 +116,7 @@ fn mean_of(contest: &Contest, name: &str) -> TableCell {
 fn shown(ratio: Option<f64>) -> TableCell {
     let text = decimals(ratio, 2);
     match ratio {
-        Some(ratio) if ratio > BEHIND => TableCell::outstanding(text),
+        Some(ratio) if ratio > BEHIND => TableCell::bad(text),
         _ => text.into(),
     }
 }

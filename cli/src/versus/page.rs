@@ -115,7 +115,7 @@ pub(crate) fn page(results: &Results, settings: &Settings, origin: &ResultOrigin
     text + &format!("\n```text\n{}\n```\n", tables.trim_end())
 }
 
-pub(super) const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** more than 5 % behind: time with fat LTO, time of a plain release build, peak of resident memory.";
+const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** more than 5 % behind: time with fat LTO, time of a plain release build, peak of resident memory.";
 
 /// Writes `DATE-versus.md` and `DATE-versus.jsonl` into a folder. Returns their paths. If there are
 /// results of the same day, they are kept, and the new names get a number.

@@ -159,13 +159,17 @@ fn best_cell(best: &BestPeer, line: &[&VersusRow]) -> String {
     figure.unwrap_or_else(none)
 }
 
+/// Returns whether several workloads enter the means.
+pub(super) fn enters_means(rows: &[VersusRow], profile: &str) -> bool {
+    let entered = rows.iter();
+    let entered = entered.filter(|row| row.profile == profile && row.is_of_means());
+    in_order(entered.map(|row| row.workload)).len() > 1
+}
+
 /// Returns a table with a line for each allocator, or `None` unless several workloads enter the
 /// means.
-pub(super) fn means_table(rows: &[VersusRow], profile: &'static str) -> Option<Table> {
-    let entered = rows
-        .iter()
-        .filter(|row| row.profile == profile && row.is_of_means());
-    if in_order(entered.map(|row| row.workload)).len() < 2 {
+fn means_table(rows: &[VersusRow], profile: &'static str) -> Option<Table> {
+    if !enters_means(rows, profile) {
         return None;
     }
     let means = means(rows, profile);
