@@ -31,6 +31,7 @@ pub(crate) mod heaps;
 mod history;
 mod live_map;
 mod outcome;
+mod page;
 #[cfg(test)]
 mod pass_tests;
 mod recorded;
