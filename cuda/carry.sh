@@ -37,9 +37,9 @@ while read -r name path; do put "$path" "bin/test-$name"; done <"$work/tests"
 while read -r name path; do put "$path" "bin/$name"; done <"$work/programs"
 put "$target/$profile/larder" bin/larder
 put "$target/$profile/deps/liblarder_cuda_stand_in.so" bin/liblarder_cuda_stand_in.so
-cp -r cuda/c-api/python/larder "$folder/python/larder"
-rm -rf "$folder/python/larder/__pycache__"
-put "$target/$profile/liblarder_cuda.so" python/larder/liblarder_cuda.so
+cp -r cuda/c-api/python/larder_cuda "$folder/python/larder_cuda"
+rm -rf "$folder/python/larder_cuda/__pycache__"
+put "$target/$profile/liblarder_cuda.so" python/larder_cuda/liblarder_cuda.so
 cp cuda/c-api/python/train_torch.py cuda/hardware/replay_torch.py "$folder/python/"
 cp cuda/hardware/run "$folder/run"
 # Python reads gzip without other packages.

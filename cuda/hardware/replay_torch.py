@@ -74,25 +74,25 @@ class Larder:
     """Larder's memory, by its functions of C."""
 
     def __init__(self):
-        import larder
+        import larder_cuda
 
-        self.larder = larder
-        self.alloc = larder.malloc
-        self.free = larder.free
-        larder.free(larder.malloc(1))
+        self.larder = larder_cuda
+        self.alloc = larder_cuda.malloc
+        self.free = larder_cuda.free
+        larder_cuda.free(larder_cuda.malloc(1))
 
     def begin(self):
-        self.larder.empty_cache()
-        self.larder.reset_peak_memory_stats()
+        self.larder_cuda.empty_cache()
+        self.larder_cuda.reset_peak_memory_stats()
         self.before = self.pieces()
 
     def pieces(self):
         """Handles that were taken from the driver and given back."""
-        stats = self.larder.memory_stats()
+        stats = self.larder_cuda.memory_stats()
         return stats["num_device_alloc"] + stats["num_device_free"]
 
     def figures(self):
-        return self.larder.max_memory_reserved(), self.pieces() - self.before
+        return self.larder_cuda.max_memory_reserved(), self.pieces() - self.before
 
 
 def replay(allocator, path):

@@ -39,7 +39,7 @@ def _metadata():
         licence = file.read()
     fields = [
         ("Metadata-Version", "2.1"),
-        ("Name", "larder"),
+        ("Name", "larder-cuda"),
         ("Version", _version()),
         ("Summary", SUMMARY),
         ("License", "MIT OR Apache-2.0"),
@@ -54,13 +54,13 @@ def _metadata():
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """Writes the wheel. Returns its name."""
     tag, metadata = _metadata()
-    stem = f"larder-{_version()}"
+    stem = f"larder_cuda-{_version()}"
     files = {f"{stem}.dist-info/{name}": content for name, content in metadata.items()}
-    for module in sorted(glob.glob(os.path.join(HERE, "larder", "*.py"))):
+    for module in sorted(glob.glob(os.path.join(HERE, "larder_cuda", "*.py"))):
         with open(module, "rb") as file:
-            files[f"larder/{os.path.basename(module)}"] = file.read()
+            files[f"larder_cuda/{os.path.basename(module)}"] = file.read()
     with open(_library(), "rb") as file:
-        files["larder/liblarder_cuda.so"] = file.read()
+        files["larder_cuda/liblarder_cuda.so"] = file.read()
     record = f"{stem}.dist-info/RECORD"
     lines = []
     for name, content in files.items():

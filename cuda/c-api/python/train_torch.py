@@ -143,11 +143,11 @@ def one(model, allocator, steps):
 
     around_step = contextlib.nullcontext
     if allocator.startswith("larder"):
-        import larder.torch
+        import larder_cuda.torch
 
-        larder.torch.enable()
+        larder_cuda.torch.enable()
         if allocator == "larder-steps":
-            around_step = larder.step
+            around_step = larder_cuda.step
     # All processes of a model start together, because imports take longest; each waits for its turn.
     if not sys.stdin.readline():
         return None
@@ -174,7 +174,7 @@ def start(model, allocator, steps, limit):
     if allocator == "expandable":
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if allocator == "limited":
-        from larder import _library
+        from larder_cuda import _library
 
         environment["LD_PRELOAD"] = _library.path()
         environment["LARDER_CUDA_LIMIT"] = str(limit)
@@ -220,7 +220,7 @@ def check_library():
     """Ends the program if Larder's library is missing, before anything is trained."""
     sys.path.insert(0, HERE)
     try:
-        from larder import _library  # noqa: F401
+        from larder_cuda import _library  # noqa: F401
     except (OSError, AttributeError) as error:
         advice = "build it with `cargo build --release -p larder-cuda-c-api`, and name it in LARDER_CUDA_LIBRARY"
         sys.exit(f"Larder's library cannot be loaded ({first_line(error)}): {advice}.")

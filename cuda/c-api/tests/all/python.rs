@@ -1,4 +1,4 @@
-//! The package `larder`: its functions on the stand-in, its wheel, and its part for PyTorch if PyTorch is installed.
+//! The package `larder_cuda`: its functions on the stand-in, its wheel, and its part for PyTorch if PyTorch is installed.
 
 use std::fs;
 
@@ -62,7 +62,7 @@ fn a_wheel_carries_the_library() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", words(&output));
-    let packed = fs::read(folder.path().join("larder/liblarder_cuda.so")).unwrap();
+    let packed = fs::read(folder.path().join("larder_cuda/liblarder_cuda.so")).unwrap();
     assert!(packed == fs::read(library()).unwrap(), "another library");
     let Some(mut python) = python() else { return };
     python

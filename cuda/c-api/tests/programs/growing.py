@@ -1,4 +1,4 @@
-"""Reservations of the package, and larder.torch.growing(): with PyTorch if there is one with CUDA, which may have no
+"""Reservations of the package, and larder_cuda.torch.growing(): with PyTorch if there is one with CUDA, which may have no
 GPU, otherwise with as much of it as growing() needs."""
 
 import ctypes
@@ -71,8 +71,8 @@ else:
     torch.cuda._lazy_init = lambda: None
     torch.cuda.current_stream = lambda device=None: types.SimpleNamespace(cuda_stream=0)
 
-import larder
-import larder.torch
+import larder_cuda
+import larder_cuda.torch
 
 MIB = 1 << 20
 driver = ctypes.CDLL(os.environ["LARDER_CUDA_STAND_IN"])
@@ -108,47 +108,47 @@ call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
 call("cuCtxSetCurrent", context)
 
 # A reservation by itself.
-own = larder.Reservation(4096 * MIB, 0, None)
-assert own.unit_size == 4 * MIB and larder.memory_allocated(0) == 0
+own = larder_cuda.Reservation(4096 * MIB, 0, None)
+assert own.unit_size == 4 * MIB and larder_cuda.memory_allocated(0) == 0
 own.commit(0, 1)
 fill(own.address, 3, own.unit_size)
 own.commit(own.unit_size, own.unit_size, 0)
-assert byte_at(own.address) == 3 and larder.memory_allocated(0) == 8 * MIB
-refused(lambda: own.decommit(0, 3 * own.unit_size), larder.Error, "not committed")
-refused(lambda: own.commit(own.size, 1), larder.Error, "outside of the reservation")
+assert byte_at(own.address) == 3 and larder_cuda.memory_allocated(0) == 8 * MIB
+refused(lambda: own.decommit(0, 3 * own.unit_size), larder_cuda.Error, "not committed")
+refused(lambda: own.commit(own.size, 1), larder_cuda.Error, "outside of the reservation")
 own.decommit(0, own.unit_size)
-assert larder.memory_allocated(0) == 4 * MIB
+assert larder_cuda.memory_allocated(0) == 4 * MIB
 own.end()
-assert larder.memory_allocated(0) == 0
-refused(own.end, larder.Error, "no such reservation")
-refused(own.__dlpack__, larder.Error, "no such reservation")
-refused(lambda: larder.Reservation(1 << 60, 0), larder.Error, "")
+assert larder_cuda.memory_allocated(0) == 0
+refused(own.end, larder_cuda.Error, "no such reservation")
+refused(own.__dlpack__, larder_cuda.Error, "no such reservation")
+refused(lambda: larder_cuda.Reservation(1 << 60, 0), larder_cuda.Error, "")
 
 # A capsule that no library takes ends its reservation, too.
-own = larder.Reservation(64 * MIB, 0)
+own = larder_cuda.Reservation(64 * MIB, 0)
 own.commit(0, 10)
 refused(lambda: own.__dlpack__(copy=True), BufferError, "not copied")
 refused(lambda: own.__dlpack__(dl_device=(1, 0)), BufferError, "not copied")
 capsule = own.__dlpack__()
-refused(own.end, larder.Error, "ends with its tensor")
-assert larder.memory_allocated(0) == 2 * MIB
+refused(own.end, larder_cuda.Error, "ends with its tensor")
+assert larder_cuda.memory_allocated(0) == 2 * MIB
 del capsule
-assert larder.memory_allocated(0) == 0
+assert larder_cuda.memory_allocated(0) == 0
 
 # Rows of 3 MiB: most of them begin inside of a unit of 4 MiB.
 shape = (1024, 3, MIB // 2)
-cache = larder.torch.growing(shape, torch.bfloat16, 0)
+cache = larder_cuda.torch.growing(shape, torch.bfloat16, 0)
 tensor, row = cache.tensor, 3 * MIB
 unit = 4 * MIB
 first = tensor.data_ptr()
 assert tuple(tensor.shape) == shape and tensor.dtype is torch.bfloat16
-assert cache.rows == 0 and tuple(cache.view().shape) == (0, *shape[1:]) and larder.memory_allocated(0) == 0
+assert cache.rows == 0 and tuple(cache.view().shape) == (0, *shape[1:]) and larder_cuda.memory_allocated(0) == 0
 for rows in range(1, 20):
     cache.grow_to(rows)
     fill(first + (rows - 1) * row, rows, row)
     view = cache.view()
     assert tuple(view.shape) == (rows, *shape[1:]) and view.data_ptr() == first == cache.tensor.data_ptr()
-    assert larder.memory_allocated(0) == -(-rows * row // unit) * unit
+    assert larder_cuda.memory_allocated(0) == -(-rows * row // unit) * unit
 cache.grow_to(5)
 assert cache.rows == 19 and all(byte_at(first + row * at) == at + 1 for at in range(19))
 assert tuple(cache.view(7).shape) == (7, *shape[1:])
@@ -158,20 +158,20 @@ refused(lambda: cache.grow_to(1025), ValueError, "room for 1024")
 refused(lambda: cache.shrink_to(-1), ValueError, "-1 rows")
 
 # Without memory, nothing changes.
-held = larder.memory_allocated(0)
-larder.set_limit(held + 2 * unit, 0)
-refused(lambda: cache.grow_to(100), larder.OutOfMemoryError, "CUDA out of memory. ")
-assert cache.rows == 19 and larder.memory_allocated(0) == held
+held = larder_cuda.memory_allocated(0)
+larder_cuda.set_limit(held + 2 * unit, 0)
+refused(lambda: cache.grow_to(100), larder_cuda.OutOfMemoryError, "CUDA out of memory. ")
+assert cache.rows == 19 and larder_cuda.memory_allocated(0) == held
 cache.grow_to(21)
-larder.set_limit((1 << 64) - 1, 0)
+larder_cuda.set_limit((1 << 64) - 1, 0)
 
 # Down, with other rows than those of the way up, and up again.
 for rows in (22, 9, 4, 30, 1, 0, 2):
     cache.grow_to(rows)
     cache.shrink_to(rows)
-    assert cache.rows == rows and larder.memory_allocated(0) == -(-rows * row // unit) * unit
+    assert cache.rows == rows and larder_cuda.memory_allocated(0) == -(-rows * row // unit) * unit
 cache.grow_to(1024)
-assert larder.memory_allocated(0) == 1024 * row
+assert larder_cuda.memory_allocated(0) == 1024 * row
 refused(lambda: cache.view(1025), ValueError, "call grow_to first")
 cache.shrink_to(2)
 
@@ -179,22 +179,22 @@ cache.shrink_to(2)
 view = cache.view()
 del cache, tensor
 gc.collect()
-assert larder.memory_allocated(0) == 2 * unit and byte_at(view.data_ptr()) is not None
+assert larder_cuda.memory_allocated(0) == 2 * unit and byte_at(view.data_ptr()) is not None
 del view
 gc.collect()
-assert larder.memory_allocated(0) == 0
-larder.empty_cache()
-assert larder.memory_reserved(0) == 0
+assert larder_cuda.memory_allocated(0) == 0
+larder_cuda.empty_cache()
+assert larder_cuda.memory_reserved(0) == 0
 
 # Small ones, and no rows at all.
-small = larder.torch.growing((10,), torch.uint8, 0)
+small = larder_cuda.torch.growing((10,), torch.uint8, 0)
 small.grow_to(10)
-assert larder.memory_allocated(0) == 2 * MIB
-none = larder.torch.growing([0, 4], torch.uint8, 0)
+assert larder_cuda.memory_allocated(0) == 2 * MIB
+none = larder_cuda.torch.growing([0, 4], torch.uint8, 0)
 assert tuple(none.view().shape) == (0, 4)
 del small, none
 gc.collect()
-assert larder.memory_allocated(0) == 0
+assert larder_cuda.memory_allocated(0) == 0
 findings = ctypes.create_string_buffer(4096)
 driver.larder_stand_in_findings.restype = ctypes.c_size_t
 assert driver.larder_stand_in_findings(findings, ctypes.c_size_t(len(findings))) == 0, findings.value

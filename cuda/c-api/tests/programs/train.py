@@ -1,11 +1,11 @@
-"""train.c once more, by the package `larder`: `train.py TRACE`."""
+"""train.c once more, by the package `larder_cuda`: `train.py TRACE`."""
 
 import ctypes
 import json
 import os
 import sys
 
-import larder
+import larder_cuda
 
 driver = ctypes.CDLL(os.environ["LARDER_CUDA_STAND_IN"])
 
@@ -28,13 +28,13 @@ def play(events, players):
     for kind, block, size in events:
         for blocks, (device, stream) in zip(held, players):
             if kind == "a":
-                blocks[block] = larder.malloc(size, device, stream)
+                blocks[block] = larder_cuda.malloc(size, device, stream)
             elif kind == "f":
-                larder.free(blocks.pop(block), device, stream)
+                larder_cuda.free(blocks.pop(block), device, stream)
     # What the run left.
     for blocks, (device, stream) in zip(held, players):
         for block in sorted(blocks):
-            larder.free(blocks[block], device, stream)
+            larder_cuda.free(blocks[block], device, stream)
 
 
 events = []
@@ -48,15 +48,15 @@ call("cuInit", 0)
 other, first, second = (1, new_stream(1)), (0, new_stream(0)), (0, new_stream(0))
 play(events, [first, other])
 said = {
-    "first": larder.max_memory_reserved(0),
-    "other": larder.memory_stats(1)["reserved_bytes.all.peak"],
+    "first": larder_cuda.max_memory_reserved(0),
+    "other": larder_cuda.memory_stats(1)["reserved_bytes.all.peak"],
 }
-larder.empty_cache()
-larder.reset_peak_memory_stats(0)
+larder_cuda.empty_cache()
+larder_cuda.reset_peak_memory_stats(0)
 play(events, [second])
-stats = larder.memory_stats(0)
+stats = larder_cuda.memory_stats(0)
 said["again"] = stats["reserved_bytes.all.peak"]
-said["live"] = larder.memory_allocated(0) + larder.memory_allocated(1)
+said["live"] = larder_cuda.memory_allocated(0) + larder_cuda.memory_allocated(1)
 said["allocations"] = stats["allocation.all.allocated"]
 said["frees"] = stats["allocation.all.freed"]
 said["findings"] = driver.larder_stand_in_findings(None, ctypes.c_uint64(0))

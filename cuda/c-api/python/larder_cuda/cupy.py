@@ -1,4 +1,4 @@
-"""Larder's memory for CuPy: `larder.cupy.enable()`."""
+"""Larder's memory for CuPy: `larder_cuda.cupy.enable()`."""
 
 import cupy
 

@@ -1,4 +1,4 @@
-"""Larder's memory for RMM, and for cuDF and cuML: `larder.rmm.enable()`.
+"""Larder's memory for RMM, and for cuDF and cuML: `larder_cuda.rmm.enable()`.
 
 A C++ program passes larder_cuda_rmm_allocate and larder_cuda_rmm_deallocate to
 rmm::mr::callback_memory_resource.

@@ -1,13 +1,13 @@
 """GPU memory by Larder, for PyTorch, CuPy, RMM and Python programs.
 
-    import larder.torch
-    larder.torch.enable()          # before the first tensor on a GPU
+    import larder_cuda.torch
+    larder_cuda.torch.enable()          # before the first tensor on a GPU
 
     for batch in batches:
-        with larder.step():        # repeated allocations get planned places; a job obeys its control file
+        with larder_cuda.step():        # repeated allocations get planned places; a job obeys its control file
             train(batch)
 
-    print(larder.memory_summary())
+    print(larder_cuda.memory_summary())
 
 Counters have the names of those in torch.cuda. See docs/guide/src/pytorch.md.
 """

@@ -1,7 +1,7 @@
 """Larder's memory for PyTorch.
 
-    import larder.torch
-    larder.torch.enable()     # before PyTorch has used a GPU
+    import larder_cuda.torch
+    larder_cuda.torch.enable()     # before PyTorch has used a GPU
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def enable(counters=True):
     if not hasattr(torch._C, "_cuda_customAllocator"):
         raise RuntimeError("this PyTorch knows no CUDA: install a build with CUDA")
     if torch.cuda.is_initialized():
-        raise RuntimeError("PyTorch has used a GPU already: call larder.torch.enable() before")
+        raise RuntimeError("PyTorch has used a GPU already: call larder_cuda.torch.enable() before")
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         path(), "larder_cuda_malloc_or_throw", "larder_cuda_free"
     )
@@ -85,7 +85,7 @@ def capture_window(size, stream):
     capture allocates from these bytes only. Call `end` of the window once the graph no longer runs.
 
         stream = torch.cuda.Stream()
-        with larder.torch.capture_window(1 << 30, stream) as window:
+        with larder_cuda.torch.capture_window(1 << 30, stream) as window:
             with torch.cuda.graph(graph, stream=stream):
                 ...
     """
@@ -153,7 +153,7 @@ def growing(max_shape, dtype, device=None, stream=None):
     whose size follows the traffic. Views, and graphs that were captured, stay valid while it grows. It has no memory
     yet.
 
-        cache = larder.torch.growing((1 << 20, 8, 128), torch.bfloat16)
+        cache = larder_cuda.torch.growing((1 << 20, 8, 128), torch.bfloat16)
         cache.grow_to(4096)
         cache.view().zero_()                # the 4096 rows that have memory
         kernel(cache.tensor, rows=4096)     # a kernel of your own may take the whole tensor

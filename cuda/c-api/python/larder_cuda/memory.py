@@ -144,7 +144,7 @@ def memory_summary(device=None, abbreviated=False):
 def memory_snapshot(device=None):
     """Returns segments and blocks in the form of torch.cuda.memory_snapshot: a segment is memory without a gap in
     its addresses. `torch.cuda._memory_viz` and pytorch.org/memory_viz read a pickle of
-    `{"segments": larder.memory_snapshot(), "device_traces": []}`."""
+    `{"segments": larder_cuda.memory_snapshot(), "device_traces": []}`."""
     number = device_number(device)
     segments, end = [], None
     for chunk in json.loads(text("snapshot_json", number))["chunks"]:
