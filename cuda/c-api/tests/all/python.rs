@@ -50,6 +50,14 @@ fn rmm_takes_the_resource_and_hears_of_refusals() {
 }
 
 #[test]
+fn building_the_wheel_shows_progress_and_says_why_it_cannot() {
+    let Some(mut python) = python() else { return };
+    let program = package().join("tests/programs/wheel.py");
+    let output = python.arg(program).output().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+}
+
+#[test]
 fn a_wheel_carries_the_library() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mut build) = python() else { return };
