@@ -52,8 +52,9 @@ struct DLManagedTensor; /* dlpack.h */
 void *larder_cuda_malloc(ssize_t size, int device, struct CUstream_st *stream);
 
 /* larder_cuda_malloc for callers that do not check for null, such as PyTorch: if the process has a C++ runtime
- * (libstdc++), a refusal throws std::runtime_error with the text of the refusal. The text begins with
- * "CUDA out of memory." if there was no memory. */
+ * (libstdc++), a refusal throws std::runtime_error with the text of the refusal. If there was no memory, the text
+ * begins with "CUDA out of memory.", and with PyTorch in the process the exception is a c10::OutOfMemoryError, which
+ * is torch.OutOfMemoryError in Python. */
 void *larder_cuda_malloc_or_throw(ssize_t size, int device, struct CUstream_st *stream);
 
 /* Frees memory. Work that uses it must be queued on the stream, be queued on streams recorded for the block, or be

@@ -40,10 +40,8 @@ pub(crate) fn says() -> bool {
     std::env::var_os("LARDER_CUDA_SAY").is_some_and(|said| said == "1")
 }
 
-/// Allocates for `torch.cuda.CUDAPluggableAllocator`, and for callers that check for null.
-// SAFETY: no other function has this name.
-#[unsafe(no_mangle)]
-extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> *mut c_void {
+/// Allocates a block, and reports the first refusal on stderr if this is demanded.
+fn alloc_or_say(size: isize, device: c_int, stream: Handle) -> Result<u64, Refusal> {
     static SAID: Once = Once::new();
     let given = guard(|| alloc(size, device, stream));
     if let Err(refused) = &given
@@ -51,7 +49,14 @@ extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> 
     {
         say_once(&SAID, refused);
     }
-    given.map_or(ptr::null_mut(), pointer)
+    given
+}
+
+/// Allocates for `torch.cuda.CUDAPluggableAllocator`, and for callers that check for null.
+// SAFETY: no other function has this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> *mut c_void {
+    alloc_or_say(size, device, stream).map_or(ptr::null_mut(), pointer)
 }
 
 /// Allocates for `torch.cuda.CUDAPluggableAllocator`, which does not check for null.
@@ -62,11 +67,15 @@ extern "C-unwind" fn larder_cuda_malloc_or_throw(
     device: c_int,
     stream: Handle,
 ) -> *mut c_void {
-    let given = larder_cuda_malloc(size, device, stream);
-    if given.is_null() && size != 0 {
-        throw::runtime_error();
+    let is_out_of_memory = match alloc_or_say(size, device, stream) {
+        Ok(address) => return pointer(address),
+        Err(refused) => matches!(refused, Refusal::OutOfMemory { .. }),
+    };
+    if is_out_of_memory {
+        throw::out_of_memory();
     }
-    given
+    throw::runtime_error();
+    ptr::null_mut()
 }
 
 /// Frees for `torch.cuda.CUDAPluggableAllocator`.

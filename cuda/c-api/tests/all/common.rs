@@ -66,6 +66,20 @@ pub(crate) fn on_stand_in(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// Compiles `tests/programs/<source>`. Returns `None`, and prints why, if there is no such compiler.
 pub(crate) fn compiled(folder: &Path, source: &str) -> Option<PathBuf> {
+    compiled_with(folder, source, &[])
+}
+
+/// Compiles `tests/programs/<source>` into a shared object of this name.
+pub(crate) fn compiled_shared(folder: &Path, source: &str, name: &str) -> Option<PathBuf> {
+    let soname = format!("-Wl,--as-needed,-soname,{name}");
+    let program = compiled_with(folder, source, &["-shared", "-fPIC", &soname])?;
+    let library = folder.join(name);
+    fs::rename(program, &library).unwrap();
+    Some(library)
+}
+
+/// Compiles `tests/programs/<source>` with more options.
+pub(crate) fn compiled_with(folder: &Path, source: &str, options: &[&str]) -> Option<PathBuf> {
     let (compiler, standard) = match source.ends_with(".cpp") {
         true => ("c++", "-std=c++17"),
         false => ("cc", "-std=gnu11"),
@@ -79,6 +93,7 @@ pub(crate) fn compiled(folder: &Path, source: &str) -> Option<PathBuf> {
         .arg(package().join("tests/programs").join(source))
         .arg("-o")
         .arg(&program)
+        .args(options)
         .arg(library())
         .arg(format!("-Wl,-rpath,{}", built().display()))
         .arg("-ldl");

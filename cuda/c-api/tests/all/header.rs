@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use crate::common::{compiled, library, on_stand_in, package, words};
+use crate::common::{
+    compiled, compiled_shared, compiled_with, library, on_stand_in, package, words,
+};
 
 /// A function's parameter types, then its return type.
 type Signature = Vec<String>;
@@ -135,6 +137,24 @@ fn cpp_gets_exceptions_with_the_text() {
     let Some(program) = compiled(folder.path(), "throws.cpp") else {
         return;
     };
+    let output = on_stand_in(program).output().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+}
+
+#[test]
+fn cpp_with_pytorch_gets_pytorchs_exception() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(c10) = compiled_shared(folder.path(), "c10.cpp", "libc10_cuda.so") else {
+        return;
+    };
+    let folder_option = format!("-Wl,-rpath,{}", folder.path().display());
+    let options = [
+        "-DWITH_PYTORCH",
+        "-Wl,--no-as-needed",
+        c10.to_str().unwrap(),
+        &folder_option,
+    ];
+    let program = compiled_with(folder.path(), "throws.cpp", &options).unwrap();
     let output = on_stand_in(program).output().unwrap();
     assert!(output.status.success(), "{}", words(&output));
 }

@@ -1,4 +1,4 @@
-// Refusals as exceptions of C++, on a stand-in of 64 GiB.
+// Refusals as exceptions of C++, on a stand-in of 64 GiB. WITH_PYTORCH: in a process with PyTorch's exceptions.
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -7,6 +7,13 @@
 #include <string>
 
 #include "larder_cuda.h"
+
+#ifdef WITH_PYTORCH
+#include "c10.hpp"
+using OutOfMemory = c10::OutOfMemoryError;
+#else
+using OutOfMemory = std::runtime_error;
+#endif
 
 static int wrong(const char *what) {
   std::fprintf(stderr, "%s; last error: %s\n", what, larder_cuda_last_error());
@@ -31,9 +38,13 @@ int main() {
   std::string text;
   try {
     torch_malloc(too_much, 0, nullptr);
-  } catch (const std::runtime_error &error) {
+  } catch (const OutOfMemory &error) {
     text = error.what();
   }
+#ifdef WITH_PYTORCH
+  if (c10::Error::live != 0)
+    return wrong("the exception was not destroyed once");
+#endif
   if (text.rfind("CUDA out of memory. ", 0) != 0 || text != larder_cuda_last_error())
     return wrong("no exception with the text");
   try {
