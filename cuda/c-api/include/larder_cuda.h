@@ -80,6 +80,10 @@ void larder_cuda_cupy_free(void *param, void *block, int device);
 void *larder_cuda_rmm_allocate(size_t size, struct CUstream_st *stream, void *device);
 void larder_cuda_rmm_deallocate(void *block, size_t size, struct CUstream_st *stream, void *device);
 
+/* Loads the driver. Returns 1 if it is the stand-in, on which no kernels of other programs run, 0 if it is NVIDIA's,
+ * and -1 if there is none. */
+int larder_cuda_on_stand_in(void);
+
 /* Returns the text of the calling thread's last refusal, valid until its next refusal. Never null. */
 const char *larder_cuda_last_error(void);
 

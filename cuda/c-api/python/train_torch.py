@@ -221,9 +221,8 @@ def check_library():
     sys.path.insert(0, HERE)
     try:
         from larder_cuda import _library  # noqa: F401
-    except (OSError, AttributeError) as error:
-        advice = "build it with `cargo build --release -p larder-cuda-c-api`, and name it in LARDER_CUDA_LIBRARY"
-        sys.exit(f"Larder's library cannot be loaded ({first_line(error)}): {advice}.")
+    except ImportError as error:
+        sys.exit(f"Larder cannot be used: {first_line(error)}.")
 
 
 def device_name(torch):
@@ -232,6 +231,15 @@ def device_name(torch):
         return torch.cuda.get_device_name()
     except (RuntimeError, AssertionError) as error:
         sys.exit(f"PyTorch cannot use the GPU: {first_line(error)}")
+
+
+def check_driver():
+    """Ends the program if Larder is told to use the stand-in."""
+    if os.environ.get("LARDER_CUDA_DRIVER") == "stand-in":
+        sys.exit(
+            "PyTorch cannot train on the stand-in, because its kernels need a GPU: unset LARDER_CUDA_DRIVER if there is "
+            "one; without one, `larder replay benches/traces/*.trace.zst` compares the allocators on recorded programs."
+        )
 
 
 def main():
@@ -243,6 +251,7 @@ def main():
     parser.add_argument("--json", action="store_true", help="a line of JSON for each allocator in place of the table")
     parser.add_argument("--allocator", choices=ALLOCATORS, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    check_driver()
     try:
         import torch
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-//! Counters and contents, as a C structure and as JSON texts; limits, and releases of memory.
+//! Counters and contents, as a C structure and as JSON texts; limits, releases of memory, and the kind of driver.
 
 use std::ffi::{c_char, c_int};
 use std::fmt::Write as _;
@@ -8,6 +8,7 @@ use std::sync::Once;
 use larder_core::ChunkState;
 use larder_core::limits::LimitAnswer;
 use larder_core::sync::Ordering;
+use larder_cuda::driver::{self, Choice};
 use larder_cuda::{DeviceAllocError, DeviceChunk};
 
 use crate::device::{self, DeviceState};
@@ -248,4 +249,12 @@ extern "C" fn larder_cuda_set_memory_fraction(fraction: f64, ordinal: c_int) {
     if let Err(refused) = set {
         say_once(&SAID, &refused);
     }
+}
+
+/// Returns whether the driver is the stand-in, after loading it if needed; -1 if it cannot be loaded.
+// SAFETY: no other function has this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_on_stand_in() -> c_int {
+    let loaded = guard(|| Ok(driver::load(Choice::from_env()?.unwrap_or(Choice::Real))?));
+    loaded.map_or(-1, |driver| c_int::from(driver.stand_in().is_some()))
 }

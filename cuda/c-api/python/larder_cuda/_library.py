@@ -11,6 +11,7 @@ _FUNCTIONS = {
     "record_stream": (None, [c_void_p, c_void_p]),
     "forget_stream": (c_int, [c_int, c_void_p]),
     "last_error": (c_char_p, []),
+    "on_stand_in": (c_int, []),
     "stats_json": (c_size_t, [c_int, c_void_p, c_size_t]),
     "snapshot_json": (c_size_t, [c_int, c_void_p, c_size_t]),
     "reset_peaks": (c_int, [c_int]),
@@ -41,6 +42,10 @@ class OutOfMemoryError(Error, MemoryError):
     """There was no memory. The text begins with "CUDA out of memory."."""
 
 
+#: The class that is raised if there is no memory. larder_cuda.torch makes it a torch.OutOfMemoryError, too.
+out_of_memory_class = OutOfMemoryError
+
+
 def path():
     """Returns the path of the shared object: LARDER_CUDA_LIBRARY, otherwise the one in this package."""
     named = os.environ.get("LARDER_CUDA_LIBRARY")
@@ -48,10 +53,16 @@ def path():
 
 
 def _load():
-    library = ctypes.CDLL(path())
-    for name, (gives, takes) in _FUNCTIONS.items():
-        function = getattr(library, "larder_cuda_" + name)
-        function.restype, function.argtypes = gives, takes
+    try:
+        library = ctypes.CDLL(path())
+        for name, (gives, takes) in _FUNCTIONS.items():
+            function = getattr(library, "larder_cuda_" + name)
+            function.restype, function.argtypes = gives, takes
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            f"the library of larder_cuda cannot be used ({error}): install the package again from a checkout of Larder "
+            "(pip install ./cuda/c-api/python), or name the liblarder_cuda.so of this version in LARDER_CUDA_LIBRARY"
+        ) from None
     return library
 
 
@@ -66,7 +77,7 @@ def address(name):
 def error():
     """Returns the exception for this thread's last refusal."""
     text = library.larder_cuda_last_error().decode(errors="replace")
-    return (OutOfMemoryError if text.startswith("CUDA out of memory") else Error)(text)
+    return (out_of_memory_class if text.startswith("CUDA out of memory") else Error)(text)
 
 
 def check(status):

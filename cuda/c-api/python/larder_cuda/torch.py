@@ -9,19 +9,35 @@ import math
 
 import torch
 
-from . import memory
+from . import _library, memory
 from ._library import address, check, error, library, path
 from .reserved import Reservation
 
+#: What a program is told that would run PyTorch's kernels on the stand-in.
+_NO_KERNELS = (
+    "PyTorch cannot compute on the stand-in (LARDER_CUDA_DRIVER), because its kernels need a GPU: unset "
+    "LARDER_CUDA_DRIVER if there is one; without one, the functions of larder_cuda itself work (malloc, free, step, "
+    "Reservation, the counters), and `larder replay` plays recorded programs"
+)
+
 _enabled = None
+
+
+class OutOfMemoryError(_library.OutOfMemoryError, torch.OutOfMemoryError):
+    """There was no memory. Once this module is imported, larder_cuda raises this class."""
+
+
+_library.out_of_memory_class = OutOfMemoryError
 
 
 def enable(counters=True):
     """Makes PyTorch allocate GPU memory from Larder. It cannot be undone; further calls do nothing.
 
     With `counters`, PyTorch's own functions (torch.cuda.memory_stats and those based on it, memory_summary,
-    memory_snapshot, reset_peak_memory_stats) return Larder's counters. PyTorch has no hook for them, so the
-    functions of torch._C that raise for every custom allocator are replaced.
+    memory_snapshot, reset_peak_memory_stats) use Larder's counters. PyTorch has no
+    hook for them, so the functions of torch._C that raise for every custom allocator are replaced.
+
+    On the stand-in the counters work; PyTorch's first use of a GPU raises, as it does without a driver.
     """
     global _enabled
     if _enabled is not None:
@@ -40,6 +56,7 @@ def enable(counters=True):
     torch.cuda.memory.change_current_allocator(allocator)
     # PyTorch calls it until the process ends.
     _enabled = allocator
+    _check_driver_at_first_use()
     if counters:
         torch._C._cuda_memoryStats = memory.memory_stats_as_nested_dict
         torch._C._cuda_resetPeakMemoryStats = memory.reset_peak_memory_stats
@@ -50,6 +67,28 @@ def enable(counters=True):
 def is_enabled():
     """Returns whether PyTorch allocates from Larder."""
     return _enabled is not None
+
+
+def _check_driver():
+    """Raises if Larder's driver is the stand-in, or cannot be loaded."""
+    on_stand_in = library.larder_cuda_on_stand_in()
+    if on_stand_in < 0:
+        raise _library.Error(f"{error()}. PyTorch needs NVIDIA's driver: it cannot compute on the stand-in.")
+    if on_stand_in:
+        raise RuntimeError(_NO_KERNELS)
+
+
+def _check_driver_at_first_use():
+    """Makes PyTorch check the driver before it initialises CUDA. Loading the driver now would keep forked processes from
+    using it."""
+    initialise = torch.cuda._lazy_init
+
+    def check_and_initialise():
+        _check_driver()
+        torch.cuda._lazy_init = initialise
+        initialise()
+
+    torch.cuda._lazy_init = check_and_initialise
 
 
 def _snapshot(mempool_id=None):
@@ -106,6 +145,7 @@ class GrowingTensor:
     """
 
     def __init__(self, max_shape, dtype, device=None, stream=None):
+        _check_driver()
         max_shape = tuple(max_shape)
         self._row_size = math.prod(max_shape[1:]) * dtype.itemsize
         self._reservation = Reservation(max_shape[0] * self._row_size, device, stream)
@@ -119,8 +159,8 @@ class GrowingTensor:
 
     def grow_to(self, rows, stream=None):
         """Puts memory behind the first rows, for work that is queued on the stream (by default the current one) from
-        now on. The new rows are undefined. Fewer rows than now change nothing. Raises OutOfMemoryError, with nothing
-        changed, if there is no memory."""
+        now on. The new rows are undefined. Fewer rows than now change nothing. Raises OutOfMemoryError, which is a
+        torch.OutOfMemoryError, with nothing changed, if there is no memory."""
         if rows > self.tensor.shape[0]:
             raise ValueError(f"{rows} rows are too many: the tensor has room for {self.tensor.shape[0]}")
         if rows <= self.rows:

@@ -1,8 +1,9 @@
 //! The package `larder_cuda`: its functions on the stand-in, its wheel, and its part for PyTorch if PyTorch is installed.
 
 use std::fs;
+use std::process::Command;
 
-use crate::common::{library, package, python, said, words};
+use crate::common::{compiled_shared, library, package, python, said, words};
 
 #[test]
 fn the_package_counts_limits_and_refuses() {
@@ -21,11 +22,8 @@ fn tensors_grow_at_one_address_and_hold_their_memory() {
 
 /// Runs a program, which prints "skipped" if what it tests is not installed.
 #[track_caller]
-fn run_or_skip(program: &str) {
-    let Some(mut python) = python() else { return };
-    python.args(["-W", "ignore"]);
-    python.arg(package().join("tests/programs").join(program));
-    let output = python.output().unwrap();
+fn ran(command: &mut Command) {
+    let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     if text.starts_with("skipped") {
         println!("{text}");
@@ -35,18 +33,44 @@ fn run_or_skip(program: &str) {
 }
 
 #[test]
-fn pytorch_takes_the_allocator_and_its_own_functions_count() {
-    run_or_skip("torch_enable.py");
+fn pytorch_takes_the_allocator_and_its_own_functions_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(runtime) = compiled_shared(folder.path(), "cudart.c", "cudart.so") else {
+        return;
+    };
+    let Some(mut python) = python() else { return };
+    python.args(["-W", "ignore"]).env("LD_PRELOAD", runtime);
+    python.arg(package().join("tests/programs/torch_enable.py"));
+    ran(&mut python);
 }
 
 #[test]
 fn training_without_what_it_needs_ends_with_one_line() {
-    run_or_skip("train_torch.py");
+    let Some(mut python) = python() else { return };
+    ran(python.arg(package().join("tests/programs/train_torch.py")));
 }
 
 #[test]
 fn rmm_takes_the_resource_and_hears_of_refusals() {
-    run_or_skip("rmm_resource.py");
+    let Some(mut python) = python() else { return };
+    python.args(["-W", "ignore"]);
+    ran(python.arg(package().join("tests/programs/rmm_resource.py")));
+}
+
+#[test]
+fn a_missing_library_or_driver_is_named_with_a_remedy() {
+    for (variable, remedy) in [
+        ("LARDER_CUDA_LIBRARY", "install the package again"),
+        ("LARDER_CUDA_STAND_IN", "build larder-cuda-stand-in"),
+    ] {
+        let Some(mut python) = python() else { return };
+        python.env(variable, "/nowhere/missing.so");
+        let output = python.args(["-c", "import larder_cuda; larder_cuda.malloc(1)"]);
+        let said = words(&output.output().unwrap());
+        let last = said.lines().last().unwrap();
+        assert!(last.contains("/nowhere/missing.so"), "{said}");
+        assert!(last.contains(remedy), "{said}");
+    }
 }
 
 #[test]

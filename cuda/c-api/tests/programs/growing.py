@@ -1,5 +1,5 @@
-"""Reservations of the package, and larder_cuda.torch.growing(): with PyTorch if there is one with CUDA, which may have no
-GPU, otherwise with as much of it as growing() needs."""
+"""Reservations of the package, and larder_cuda.torch.growing(): with PyTorch if there is one with CUDA, which may have
+no GPU, otherwise with as much of it as growing() needs."""
 
 import ctypes
 import gc
@@ -65,6 +65,7 @@ if torch is None:
     torch.bfloat16, torch.uint8 = types.SimpleNamespace(itemsize=2), types.SimpleNamespace(itemsize=1)
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: False)
     torch.from_dlpack = from_dlpack
+    torch.OutOfMemoryError = type("OutOfMemoryError", (RuntimeError,), {})
     sys.modules["torch"] = torch
 else:
     # As if there were a GPU: PyTorch asks for it before it takes a tensor, and for the stream of the tensor.
@@ -135,6 +136,10 @@ assert larder_cuda.memory_allocated(0) == 2 * MIB
 del capsule
 assert larder_cuda.memory_allocated(0) == 0
 
+# PyTorch is refused on the stand-in; what follows runs no kernel of it.
+refused(lambda: larder_cuda.torch.growing((1,), torch.uint8), RuntimeError, "PyTorch cannot compute on the stand-in")
+larder_cuda.torch._check_driver = lambda: None
+
 # Rows of 3 MiB: most of them begin inside of a unit of 4 MiB.
 shape = (1024, 3, MIB // 2)
 cache = larder_cuda.torch.growing(shape, torch.bfloat16, 0)
@@ -160,7 +165,8 @@ refused(lambda: cache.shrink_to(-1), ValueError, "-1 rows")
 # Without memory, nothing changes.
 held = larder_cuda.memory_allocated(0)
 larder_cuda.set_limit(held + 2 * unit, 0)
-refused(lambda: cache.grow_to(100), larder_cuda.OutOfMemoryError, "CUDA out of memory. ")
+for error in (larder_cuda.OutOfMemoryError, torch.OutOfMemoryError, MemoryError):
+    refused(lambda: cache.grow_to(100), error, "CUDA out of memory. ")
 assert cache.rows == 19 and larder_cuda.memory_allocated(0) == held
 cache.grow_to(21)
 larder_cuda.set_limit((1 << 64) - 1, 0)

@@ -1,6 +1,7 @@
 """larder_cuda.torch.enable() with a PyTorch that has CUDA and may have no GPU: says "skipped" without one.
 
-PyTorch's functions of C++ that need a GPU are not called; what it would call is called through ctypes.
+PyTorch's functions of C++ that need a GPU are not called, except for its allocator: cudart.c, which is preloaded, says
+that there is a device.
 """
 
 import json
@@ -21,25 +22,46 @@ assert larder_cuda.torch.is_enabled()
 current = torch.cuda.memory._get_current_allocator().allocator()
 assert type(current).__name__ == "_CUDAPluggableAllocator", current
 
+MIB = 1 << 20
+
+
+def refused(function, error, *texts):
+    try:
+        function()
+    except error as refusal:
+        assert all(text in str(refusal) for text in texts), refusal
+        return
+    raise AssertionError(f"not refused: {texts}")
+
+
+# PyTorch allocates, and learns of a lack of memory as from its own allocator.
+allocate, free = torch._C._cuda_cudaCachingAllocator_raw_alloc, torch._C._cuda_cudaCachingAllocator_raw_delete
+block = allocate(5 * MIB, 0)
+refused(lambda: allocate(1 << 42, 0), torch.OutOfMemoryError, "CUDA out of memory. Larder")
+refused(lambda: larder_cuda.malloc(1 << 42), torch.OutOfMemoryError, "CUDA out of memory. Larder")
+refused(lambda: larder_cuda.malloc(1 << 42), larder_cuda.OutOfMemoryError, "CUDA out of memory. Larder")
+
+# On the stand-in it does not compute, and says so.
+for use in (lambda: torch.zeros(3, device="cuda"), lambda: torch.nn.Linear(2, 2).cuda(), torch.cuda.synchronize):
+    refused(use, RuntimeError, "PyTorch cannot compute on the stand-in", "larder replay")
+
 # As if there were a GPU: PyTorch asks before it looks at counters.
 torch.cuda.memory.is_initialized = lambda: True
-block = larder_cuda.malloc(5 << 20)
-assert torch.cuda.memory_allocated(0) == 5 << 20
-larder_cuda.free(block)
+assert torch.cuda.memory_allocated(0) == 5 * MIB
+free(block)
 assert torch.cuda.memory_allocated(0) == 0
-assert torch.cuda.max_memory_allocated(0) == 5 << 20
-assert torch.cuda.memory_reserved(0) >= 5 << 20
+assert torch.cuda.max_memory_allocated(0) == 5 * MIB
+assert torch.cuda.memory_reserved(0) >= 5 * MIB
 torch.cuda.reset_peak_memory_stats(0)
 assert torch.cuda.max_memory_allocated(0) == 0
 assert "Allocated memory" in torch.cuda.memory_summary(0)
 stats = torch.cuda.memory_stats(0)
-assert stats["allocation.all.allocated"] == 1 and stats["num_ooms"] == 0
+assert stats["allocation.all.allocated"] == 1 and stats["num_ooms"] == 3
 assert stats["num_device_alloc"] > 0
 assert stats == larder_cuda.memory_stats(0)
 
 from torch.cuda import _memory_viz
 
-snapshot = larder_cuda.torch._snapshot()
-snapshot["segments"] = larder_cuda.memory_snapshot(0)
+snapshot = torch.cuda.memory._snapshot()
 assert "larder" not in _memory_viz.segsum(snapshot)
 print(json.dumps({"passed": True}))
