@@ -110,6 +110,16 @@ int larder_cuda_stats(int device, struct larder_cuda_counters *into, size_t byte
 size_t larder_cuda_stats_json(int device, char *into, size_t room);
 size_t larder_cuda_snapshot_json(int device, char *into, size_t room);
 
+/* Starts to record the newest `entries` events of all devices, at most 1,048,576, in memory that is reserved now; what
+ * was recorded before is dropped. 0 ends the recording. */
+int larder_cuda_record_history(uint64_t entries);
+
+/* Writes the recorded events of a device as a JSON list, oldest first, like larder_cuda_stats_json. An event has the
+ * fields of PyTorch's device_traces: action (alloc, free_requested, free_completed, oom), addr, size, stream, time_us;
+ * an oom has device_free in place of addr: the bytes that could still be held. The size is that of the block, after
+ * rounding. free_completed follows at once, because freed memory is reused in the order of streams. */
+size_t larder_cuda_history_json(int device, char *into, size_t room);
+
 /* Resets the peaks to the current values. */
 int larder_cuda_reset_peaks(int device);
 

@@ -26,6 +26,7 @@ use larder_cuda::{
 };
 
 use crate::backing;
+use crate::history::{self, Action};
 use crate::job;
 use crate::outcome::Refusal;
 
@@ -156,6 +157,12 @@ impl DeviceState {
         self.memory.context()
     }
 
+    /// Returns the smaller of the caller's limit and the job's.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        let own = self.limits.process().usage().config.hard_bytes;
+        own.min(self.memory.limit_bytes())
+    }
+
     /// Returns the stream of a handle (CAPI3).
     ///
     /// # Errors
@@ -216,9 +223,13 @@ impl DeviceState {
     /// Allocates a block for work that is queued on a stream from now on.
     pub(crate) fn alloc(&self, bytes: u64, handle: Handle) -> Result<u64, Refusal> {
         let stream = self.stream(handle)?;
-        let block = self.patiently(bytes, || self.memory.alloc(&stream, bytes))?;
-        let address = block.addr().get();
+        let block = self.patiently(bytes, || self.memory.alloc(&stream, bytes));
+        let block = block.inspect_err(|refused| self.record_refusal(refused, bytes, handle))?;
+        let (address, granted) = (block.addr().get(), block.bytes());
         self.keep(block)?;
+        if history::is_on() {
+            history::record(self.ordinal, Action::Alloc, address, granted, handle);
+        }
         self.counts.allocations.fetch_add(1, Ordering::Relaxed);
         Ok(address)
     }
@@ -264,16 +275,23 @@ impl DeviceState {
             true => self.own_stream(handle),
             false => Ok(None),
         };
+        // Before the free, after which another thread may allocate and record the address.
+        let recorded = self.record_free(address, handle);
         let freed = match stream {
             Ok(Some(stream)) => self.memory.free_addr(&stream, address),
             Ok(None) => self.free_used_on(address, handle, &others),
             Err(error) => Err(DeviceFreeError::Driver(error)),
         };
-        freed.map_err(|error| Refusal::Free {
-            device: self.ordinal,
-            address,
-            error,
-        })?;
+        if let Err(error) = freed {
+            if let Some(bytes) = recorded {
+                history::record(self.ordinal, Action::Alloc, address, bytes, handle);
+            }
+            return Err(Refusal::Free {
+                device: self.ordinal,
+                address,
+                error,
+            });
+        }
         self.counts.frees.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -80,6 +80,8 @@ pub(crate) enum Refusal {
     Deleter(Box<Self>),
     #[error("{0} is not a fraction of a device's memory: pass a number from 0 to 1")]
     Fraction(f64),
+    #[error("there is no host memory for a history of {0} entries: record fewer")]
+    History(usize),
     #[error("a null pointer was passed for {0}")]
     Null(&'static str),
     #[error("a mistake inside of Larder, please report it: {0}")]

@@ -36,7 +36,6 @@ impl DeviceStats {
     fn of(device: &DeviceState) -> Self {
         let (stats, counts) = (device.memory.stats(), &device.counts);
         let calls = device.memory.driver_calls();
-        let own = device.limits.process().usage().config.hard_bytes;
         // Relaxed: no other memory is published through the counts.
         Self {
             allocations: counts.allocations.load(Ordering::Relaxed),
@@ -47,7 +46,7 @@ impl DeviceStats {
             requested_bytes: stats.requested_bytes,
             reserved_bytes: stats.reserved_bytes,
             peak_reserved_bytes: stats.peak_reserved_bytes,
-            limit_bytes: own.min(device.memory.limit_bytes()),
+            limit_bytes: device.limit_bytes(),
             driver_allocations: calls.create,
             driver_frees: calls.release,
         }
@@ -118,7 +117,7 @@ fn snapshot(ordinal: c_int) -> String {
 ///
 /// # Safety
 /// `into` is null or has space for `room` bytes.
-unsafe fn put(text: &str, into: *mut c_char, room: usize) -> usize {
+pub(crate) unsafe fn write_text(text: &str, into: *mut c_char, room: usize) -> usize {
     if let Some(most) = room.checked_sub(1)
         && !into.is_null()
     {
@@ -168,8 +167,8 @@ unsafe extern "C" fn larder_cuda_stats_json(
     room: usize,
 ) -> usize {
     let text = guard(|| Ok(stats(ordinal).json())).unwrap_or_default();
-    // SAFETY: the caller makes the promise of `put`, as the header demands.
-    unsafe { put(&text, into, room) }
+    // SAFETY: the caller makes the promise of `write_text`, as the header demands.
+    unsafe { write_text(&text, into, room) }
 }
 
 /// Writes all contents of a device as JSON.
@@ -184,8 +183,8 @@ unsafe extern "C" fn larder_cuda_snapshot_json(
     room: usize,
 ) -> usize {
     let text = guard(|| Ok(snapshot(ordinal))).unwrap_or_default();
-    // SAFETY: the caller makes the promise of `put`, as the header demands.
-    unsafe { put(&text, into, room) }
+    // SAFETY: the caller makes the promise of `write_text`, as the header demands.
+    unsafe { write_text(&text, into, room) }
 }
 
 /// Resets the peaks to the current values.

@@ -14,6 +14,8 @@ _FUNCTIONS = {
     "on_stand_in": (c_int, []),
     "stats_json": (c_size_t, [c_int, c_void_p, c_size_t]),
     "snapshot_json": (c_size_t, [c_int, c_void_p, c_size_t]),
+    "record_history": (c_int, [c_uint64]),
+    "history_json": (c_size_t, [c_int, c_void_p, c_size_t]),
     "reset_peaks": (c_int, [c_int]),
     "empty_cache": (None, []),
     "set_limit": (c_int, [c_int, c_uint64]),

@@ -5,12 +5,14 @@
 """
 
 import contextlib
+import json
 import math
+import sys
 
 import torch
 
 from . import _library, memory
-from ._library import address, check, error, library, path
+from ._library import address, check, error, library, path, text
 from .reserved import Reservation
 
 #: What a program is told that would run PyTorch's kernels on the stand-in.
@@ -21,6 +23,9 @@ _NO_KERNELS = (
 )
 
 _enabled = None
+
+#: Actions that are left out of the history.
+_skipped = frozenset()
 
 
 class OutOfMemoryError(_library.OutOfMemoryError, torch.OutOfMemoryError):
@@ -34,7 +39,7 @@ def enable(counters=True):
     """Makes PyTorch allocate GPU memory from Larder. It cannot be undone; further calls do nothing.
 
     With `counters`, PyTorch's own functions (torch.cuda.memory_stats and those based on it, memory_summary,
-    memory_snapshot, reset_peak_memory_stats) use Larder's counters. PyTorch has no
+    memory_snapshot, reset_peak_memory_stats, memory._record_memory_history) use Larder's counters. PyTorch has no
     hook for them, so the functions of torch._C that raise for every custom allocator are replaced.
 
     On the stand-in the counters work; PyTorch's first use of a GPU raises, as it does without a driver.
@@ -62,6 +67,8 @@ def enable(counters=True):
         torch._C._cuda_resetPeakMemoryStats = memory.reset_peak_memory_stats
         torch._C._cuda_resetAccumulatedMemoryStats = memory.reset_peak_memory_stats
         torch._C._cuda_memorySnapshot = _snapshot
+        torch._C._cuda_record_memory_history = _record_history
+        torch._C._cuda_record_memory_history_legacy = _record_history_legacy
 
 
 def is_enabled():
@@ -91,16 +98,46 @@ def _check_driver_at_first_use():
     torch.cuda._lazy_init = check_and_initialise
 
 
+def _history(device):
+    events = json.loads(text("history_json", device))
+    return [{**event, "frames": []} for event in events if event["action"] not in _skipped]
+
+
 def _snapshot(mempool_id=None):
     del mempool_id
     devices = range(torch.cuda.device_count())
     segments = [segment for device in devices for segment in memory.memory_snapshot(device)]
     return {
         "segments": segments,
-        "device_traces": [[] for _ in devices],
+        "device_traces": [_history(device) for device in devices],
         "allocator_settings": {},
         "external_annotations": [],
     }
+
+
+def _record_history(
+    enabled="all",
+    context=None,
+    stacks=None,
+    max_entries=sys.maxsize,
+    clear=False,
+    compiled=False,
+    annotations=False,
+    skip=(),
+):
+    """Starts a history without stacks, or ends it. "state" records nothing, because PyTorch only adds stacks to the
+    segments then."""
+    del context, stacks, clear, compiled, annotations
+    global _skipped
+    if enabled not in (None, "state", "all"):
+        raise ValueError(f'enabled is {enabled!r}: pass None, "state" or "all"')
+    check(library.larder_cuda_record_history(max_entries if enabled == "all" else 0))
+    _skipped = frozenset(skip)
+
+
+def _record_history_legacy(enabled, context=True, max_entries=1, *others):
+    del context, others
+    _record_history("all" if enabled else None, max_entries=max_entries)
 
 
 class CaptureWindow:

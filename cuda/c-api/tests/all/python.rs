@@ -1,9 +1,10 @@
 //! The package `larder_cuda`: its functions on the stand-in, its wheel, and its part for PyTorch if PyTorch is installed.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use crate::common::{compiled_shared, library, package, python, said, words};
+use crate::common::{built, compiled_shared, library, package, python, said, stand_in, words};
 
 #[test]
 fn the_package_counts_limits_and_refuses() {
@@ -20,28 +21,60 @@ fn tensors_grow_at_one_address_and_hold_their_memory() {
     assert_eq!(answer["passed"], true);
 }
 
-/// Runs a program, which prints "skipped" if what it tests is not installed.
+/// Replays the snapshot of a program that made three allocations and a free.
 #[track_caller]
-fn ran(command: &mut Command) {
+fn replay(snapshot: &Path) {
+    let mut larder = Command::new(built().join("larder"));
+    larder.args([
+        "replay",
+        "--driver",
+        "stand-in",
+        "--allocator",
+        "device",
+        "--json",
+    ]);
+    larder.env("LARDER_CUDA_STAND_IN", stand_in());
+    let row = said(larder.arg(snapshot));
+    assert_eq!(row["peak_live_bytes"], 7 << 20, "{row}");
+}
+
+#[test]
+fn a_recorded_history_has_the_newest_events_and_is_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let snapshot = folder.path().join("snapshot.pickle");
+    let Some(mut python) = python() else { return };
+    let program = package().join("tests/programs/history.py");
+    let answer = said(python.arg(program).arg(&snapshot));
+    assert_eq!(answer["passed"], true);
+    replay(&snapshot);
+}
+
+/// Runs a program, which prints "skipped" if what it tests is not installed. Returns whether it was run.
+#[track_caller]
+fn ran(command: &mut Command) -> bool {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     if text.starts_with("skipped") {
         println!("{text}");
-        return;
+        return false;
     }
     assert!(output.status.success(), "{}", words(&output));
+    true
 }
 
 #[test]
 fn pytorch_takes_the_allocator_and_its_own_functions_work() {
     let folder = tempfile::tempdir().unwrap();
+    let snapshot = folder.path().join("snapshot.pickle");
     let Some(runtime) = compiled_shared(folder.path(), "cudart.c", "cudart.so") else {
         return;
     };
     let Some(mut python) = python() else { return };
     python.args(["-W", "ignore"]).env("LD_PRELOAD", runtime);
     python.arg(package().join("tests/programs/torch_enable.py"));
-    ran(&mut python);
+    if ran(python.arg(&snapshot)) {
+        replay(&snapshot);
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 """larder_cuda.torch.enable() with a PyTorch that has CUDA and may have no GPU: says "skipped" without one.
+`torch_enable.py FILE` writes a snapshot for `larder replay`.
 
 PyTorch's functions of C++ that need a GPU are not called, except for its allocator: cudart.c, which is preloaded, says
 that there is a device.
 """
 
 import json
+import pickle
 import sys
 
 try:
@@ -60,8 +62,31 @@ assert stats["allocation.all.allocated"] == 1 and stats["num_ooms"] == 3
 assert stats["num_device_alloc"] > 0
 assert stats == larder_cuda.memory_stats(0)
 
+# The history: off, of the newest events, without some actions, and off again.
+actions = lambda: [event["action"] for event in torch.cuda.memory._snapshot()["device_traces"][0]]
+assert torch.cuda.device_count() == 1 and actions() == []
+torch.cuda.memory._record_memory_history(max_entries=2)
+free(allocate(MIB, 0))
+assert actions() == ["free_requested", "free_completed"]
+torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=1)
+assert actions() == []
+free(allocate(MIB, 0))
+assert actions() == ["free_completed"]
+torch.cuda.memory._record_memory_history(skip_actions=["free_requested"])
+blocks = [allocate(size * MIB, 0) for size in (1, 2, 4)]
+free(blocks[1])
+refused(lambda: allocate(1 << 42, 0), torch.OutOfMemoryError, "CUDA out of memory. ")
+assert actions() == 3 * ["alloc"] + ["free_completed", "oom"]
+torch.cuda.memory._dump_snapshot(sys.argv[1])
+for enabled in ("state", None):
+    torch.cuda.memory._record_memory_history(enabled)
+    assert actions() == []
+refused(lambda: torch.cuda.memory._record_memory_history("some"), ValueError, "enabled is 'some'")
+
 from torch.cuda import _memory_viz
 
 snapshot = torch.cuda.memory._snapshot()
 assert "larder" not in _memory_viz.segsum(snapshot)
+with open(sys.argv[1], "rb") as file:
+    assert "# free completed for b 2.0MiB" in _memory_viz.trace(pickle.load(file))
 print(json.dumps({"passed": True}))
