@@ -4,7 +4,7 @@
 //! The entries are in a ring whose memory is reserved when recording starts, so that recording an entry neither
 //! allocates nor calls the system, except for the time.
 //!
-//! The ring has a spin lock, which is held while one entry is written or all are copied.
+//! The ring has a spin lock, which is held while one entry is written or a thousand are copied.
 
 use std::ffi::{c_char, c_int};
 use std::fmt::Write as _;
@@ -18,6 +18,9 @@ use crate::report::write_text;
 
 /// Maximum number of entries: 40 MiB, and about 120 MB as JSON. PyTorch's default is no maximum.
 const MAX_ENTRIES: u64 = 1 << 20;
+
+/// Number of entries that are copied under the lock, for which frees wait: some 10 µs.
+const COPIED_AT_ONCE: usize = 1024;
 
 /// An event of PyTorch's histories.
 #[derive(Clone, Copy)]
@@ -39,41 +42,42 @@ struct Entry {
     time_us: u64,
 }
 
-/// The newest entries.
+/// The newest entries. Entry N since the start is at N modulo `max_entries`.
 struct Ring {
     /// Has space for `max_entries`.
     entries: Vec<Entry>,
     max_entries: usize,
-    /// Index of the oldest entry, if the ring is full.
-    oldest: usize,
+    /// Number of entries since the start.
+    written: usize,
 }
 
 impl Ring {
     fn push(&mut self, entry: Entry) {
         if self.entries.len() < self.max_entries {
             self.entries.push(entry);
-        } else if let Some(oldest) = self.entries.get_mut(self.oldest) {
+        } else if let Some(oldest) = (self.written.checked_rem(self.max_entries))
+            .and_then(|place| self.entries.get_mut(place))
+        {
             *oldest = entry;
-            self.oldest = (self.oldest + 1) % self.max_entries;
         }
+        self.written += 1;
     }
 
-    /// Copies the entries, oldest first, if there is space for all of them.
-    fn copy_into(&self, copy: &mut Vec<Entry>) -> bool {
-        let fits = copy.capacity() >= self.entries.len();
-        if fits {
-            let (newer, older) = self.entries.split_at(self.oldest);
-            copy.extend_from_slice(older);
-            copy.extend_from_slice(newer);
-        }
-        fits
+    /// Copies entries from number `first` on, or from the oldest one if that is newer, into space that is reserved.
+    /// Returns the number of the entry after them.
+    fn copy_into(&self, first: usize, copy: &mut Vec<Entry>) -> usize {
+        let first = first.max(self.written - self.entries.len());
+        let end = self.written.min(first + COPIED_AT_ONCE);
+        let places = (first..end).filter_map(|number| number.checked_rem(self.max_entries));
+        copy.extend(places.filter_map(|place| self.entries.get(place)));
+        end
     }
 }
 
 static RING: Locked<Ring> = Locked::new(Ring {
     entries: Vec::new(),
     max_entries: 0,
-    oldest: 0,
+    written: 0,
 });
 
 /// 1 while entries are recorded.
@@ -136,7 +140,7 @@ fn start(entries: u64) -> Result<(), Refusal> {
     let mut ring = Ring {
         entries,
         max_entries,
-        oldest: 0,
+        written: 0,
     };
     // The former ring is dropped without the lock.
     RING.with(|current| std::mem::swap(current, &mut ring));
@@ -146,9 +150,15 @@ fn start(entries: u64) -> Result<(), Refusal> {
 
 /// Returns the entries of a device as JSON, oldest first.
 fn history(device: c_int) -> String {
-    let mut entries = Vec::new();
-    while !RING.with(|ring| ring.copy_into(&mut entries)) {
-        entries.reserve_exact(RING.with(|ring| ring.max_entries));
+    let end = RING.with(|ring| ring.written);
+    let (mut next, mut entries) = (0, Vec::new());
+    while next < end {
+        // Restarted meanwhile: the rest is gone.
+        if RING.with(|ring| ring.written) < end {
+            break;
+        }
+        entries.reserve(COPIED_AT_ONCE);
+        next = RING.with(|ring| ring.copy_into(next, &mut entries));
     }
     let mut text = "[".to_owned();
     let mut separator = "";
