@@ -133,6 +133,11 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     workload("btree", 1, "ordered map of boxed numbers: keys come and go"),
     workload("json", 1, "5 MB of JSON parsed and printed"),
     workload(
+        "requests-2",
+        2,
+        "requests of 2 kB of JSON parsed, kept among 400, and printed and freed by either thread",
+    ),
+    workload(
         "large-touched",
         1,
         "64 KiB to 8 MiB, 32 of them live, every page written",

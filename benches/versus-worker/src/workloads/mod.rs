@@ -50,6 +50,7 @@ const RUNS: &[(&str, Run)] = &[
     ("trees-2", |scale| trees::trees(2, scale)),
     ("btree", maps::btree),
     ("json", json::json),
+    ("requests-2", json::requests),
     ("large-touched", churn::large_touched),
     ("large-untouched", churn::large_untouched),
     ("steps-one", steps::one_shape),
