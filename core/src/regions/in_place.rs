@@ -13,7 +13,7 @@ impl<'t> RegionPool<'t> {
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
-    unsafe fn place(
+    pub(crate) unsafe fn place(
         at: *mut Self,
         config: RegionConfig,
         table: &'t mut [Chunk],

@@ -29,7 +29,7 @@ use crate::error::RegionError;
 use crate::page_index::PageIndex;
 use crate::regions::{RegionConfig, RegionPool};
 use crate::sync::AtomicU32;
-use crate::units::{Addr, AddrRange, Align, Granule};
+use crate::units::{Addr, AddrRange, Align};
 
 /// Length in bytes of the smallest region whose memory outweighs its tables.
 pub(super) const MIN_BYTES: usize = 32 << 10;
@@ -134,39 +134,43 @@ const fn chunk_records(bytes: usize) -> usize {
 }
 
 impl RegionPages {
-    /// Puts the tables into the region and manages the rest of it.
+    /// Writes to `at` a value that has its tables in the region and manages the rest of it. O(bytes of the tables).
     ///
     /// # Safety
-    /// The region is valid for reads and writes, and belongs to this value alone for the rest of the program.
-    pub(super) unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, RegionError> {
+    /// `at` is aligned and valid for writes, and all its bytes are 0. The region is valid for reads and writes, and
+    /// belongs to this value alone for the rest of the program.
+    pub(super) unsafe fn place(
+        at: *mut Self,
+        start: *mut u8,
+        bytes: usize,
+    ) -> Result<(), RegionError> {
         if bytes < MIN_BYTES || bytes > isize::MAX as usize {
             return Err(RegionError::NoRoom);
         }
         let lengths = RegionLengths::new(bytes);
-        let granule = Granule::new(lengths.granule as u64).ok_or(RegionError::NoRoom)?;
         let mut cursor = TableCursor::new(start, bytes, lengths).ok_or(RegionError::NoRoom)?;
         // SAFETY: the memory belongs to the caller.
         let chunks = unsafe { cursor.table(chunk_records(bytes), || Chunk::VACANT) };
+        let chunks = chunks.ok_or(RegionError::NoRoom)?;
         let config = RegionConfig {
-            granule_bytes: granule.bytes(),
+            granule_bytes: lengths.granule as u64,
             ..RegionConfig::fixed()
         };
-        let pool = RegionPool::new(config, chunks.ok_or(RegionError::NoRoom)?);
-        let mut pages = Self {
-            pool: pool.map_err(|_| RegionError::NoRoom)?,
-            newest: None,
-            bytes: 0,
-            table_bytes: 0,
-            span_bytes: 0,
-            lengths,
-            classes: (0..CLASSES)
-                .filter_map(SizeClass::from_index)
-                .take_while(|class| class.block_bytes() <= lengths.max_block)
-                .count(),
+        // SAFETY: `at` is valid for writes and all zero, and so are its parts. The parts that are not written are
+        // numbers, which are 0 in a new value.
+        let pages = unsafe {
+            let placed = RegionPool::place(&raw mut (*at).pool, config, chunks);
+            placed.map_err(|_| RegionError::NoRoom)?;
+            (&raw mut (*at).newest).write(None);
+            (&raw mut (*at).lengths).write(lengths);
+            &mut *at
         };
+        pages.classes = (0..CLASSES)
+            .filter_map(SizeClass::from_index)
+            .take_while(|class| class.block_bytes() <= lengths.max_block)
+            .count();
         // SAFETY: the region belongs to the caller, and the cursor is behind its first table.
-        unsafe { pages.manage(start, bytes, cursor) }?;
-        Ok(pages)
+        unsafe { pages.manage(start, bytes, cursor) }
     }
 
     /// Manages another region, too. The chunk records move into it, and there are more of them, unless they would take
@@ -356,6 +360,21 @@ impl RegionPages {
         ptr::null_mut()
     }
 }
+
+/// Lists the fields that [`RegionPages::place`] writes and those that it leaves zero. This does not compile if a field is
+/// missing.
+const _: fn(RegionPages) = |pages| {
+    let RegionPages {
+        bytes: _,
+        table_bytes: _,
+        span_bytes: _,
+        // Written:
+        pool: _,
+        newest: _,
+        lengths: _,
+        classes: _,
+    } = pages;
+};
 
 /// Byte counts of all regions.
 pub(super) struct RegionNumbers {

@@ -377,6 +377,23 @@ fn a_static_heap_needs_nothing_but_its_declaration() {
     assert_eq!(HEAP.stats().span_bytes, 0);
 }
 
+/// A heap is longer than the stack of many a small machine.
+#[test]
+fn a_heap_begins_on_a_small_stack() {
+    static HEAP: StaticHeap<{ 64 << 10 }> = StaticHeap::new();
+    static OTHER: Heap = Heap::new();
+    let region = Box::leak(vec![0u8; 64 << 10].into_boxed_slice());
+    let begin = || {
+        let layout = Layout::new::<[u64; 12]>();
+        // SAFETY: the layout is not empty.
+        assert!(!unsafe { HEAP.alloc(layout) }.is_null());
+        // SAFETY: the region is leaked, and only the heap uses it.
+        unsafe { OTHER.claim(region.as_mut_ptr(), region.len()) }.unwrap();
+    };
+    let thread = std::thread::Builder::new().stack_size(32 << 10);
+    thread.spawn(begin).unwrap().join().unwrap();
+}
+
 #[test]
 fn a_static_heap_that_was_moved_after_its_first_block_has_no_memory_any_more() {
     type Moving = StaticHeap<{ 64 << 10 }>;
