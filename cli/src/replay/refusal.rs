@@ -31,6 +31,9 @@ pub(crate) struct RefusedRequests {
     pub(crate) largest_bytes: u64,
     /// Size of the device on which they are tried.
     pub(crate) tried_on_bytes: u64,
+    /// The bytes that the program could use when it made the request, if they were recorded.
+    #[serde(skip)]
+    pub(crate) recorded_device_bytes: Option<u64>,
 }
 
 impl Replay<'_> {
@@ -83,6 +86,7 @@ impl Replay<'_> {
             fits,
             largest_bytes: least.max(fit * UNIT_BYTES),
             tried_on_bytes: device_bytes,
+            recorded_device_bytes: largest.device_bytes,
         }))
     }
 

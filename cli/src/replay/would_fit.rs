@@ -31,7 +31,15 @@ fn of_one_trace(rows: &[ReplayRow]) -> Option<String> {
         .filter_map(|row| Some((row, row.outcome.refused_requests?)))
         .collect();
     let (row, first) = tried.first()?;
-    let device = ByteCount(first.tried_on_bytes);
+    let tried_on = ByteCount(first.tried_on_bytes);
+    // The program could use another device than the one named, if that was recorded.
+    let other = first.recorded_device_bytes;
+    let other = other.filter(|bytes| *bytes != first.tried_on_bytes);
+    let device = other.map_or(tried_on, ByteCount);
+    let mut it = match other {
+        Some(_) => format!("On a device of {tried_on} it"),
+        None => "It".to_owned(),
+    };
     let mut text = format!(
         "{}: the program was refused {} after event {}, with {} live of the {device} that it could use.",
         row.trace,
@@ -43,7 +51,7 @@ fn of_one_trace(rows: &[ReplayRow]) -> Option<String> {
     if let Some(missing_bytes @ 1..) = wanted_bytes.checked_sub(first.tried_on_bytes) {
         let missing = ByteCount(missing_bytes);
         text.push_str(&format!(
-            " It fits with no allocator: {missing} are missing."
+            " {it} fits with no allocator: {missing} are missing."
         ));
         return Some(text);
     }
@@ -60,10 +68,11 @@ fn of_one_trace(rows: &[ReplayRow]) -> Option<String> {
         largest_bytes => format!("{} too large", ByteCount(tried.bytes - largest_bytes)),
     });
     if !fit.is_empty() {
-        text.push_str(&format!(" It fits with {fit}."));
+        text.push_str(&format!(" {it} fits with {fit}."));
+        it = "It".to_owned();
     }
     if !unfit.is_empty() {
-        text.push_str(&format!(" It does not fit with {unfit}."));
+        text.push_str(&format!(" {it} does not fit with {unfit}."));
     }
     if first.requests > 1 {
         let each = tried
@@ -103,7 +112,15 @@ fn advice(tried: &[(&ReplayRow, RefusedRequests)]) -> &'static str {
     } else {
         "pytorch"
     };
+    // A larger device than the program's explains that its own allocator serves the request.
+    let is_larger = tried.iter().any(|(_, tried)| {
+        let recorded = tried.recorded_device_bytes;
+        recorded.is_some_and(|bytes| tried.tried_on_bytes > bytes)
+    });
     if all_fit(as_it_ran) {
+        if is_larger {
+            return "";
+        }
         " The program's own allocator serves it here as well: what filled the device is not in the trace, such as other processes, captured graphs, the order of streams, or a memory fraction."
     } else if !ran_expandable && all_fit(EXPANDABLE) {
         " Expandable segments are enough: set PYTORCH_ALLOC_CONF=expandable_segments:True."

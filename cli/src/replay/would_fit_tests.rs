@@ -14,7 +14,7 @@ use crate::report::Shown;
 const MIB: u64 = 1 << 20;
 
 /// A program that was refused 60 MiB after event 8, with 30 MiB live on a device of 100 MiB.
-const REFUSED: RefusedRequests = RefusedRequests {
+pub(super) const REFUSED: RefusedRequests = RefusedRequests {
     requests: 1,
     served: 0,
     after_event: 8,
@@ -24,6 +24,7 @@ const REFUSED: RefusedRequests = RefusedRequests {
     fits: false,
     largest_bytes: 0,
     tried_on_bytes: 100 * MIB,
+    recorded_device_bytes: Some(100 * MIB),
 };
 
 fn outcome_of(refused: RefusedRequests, settings: Option<&str>) -> Outcome {
@@ -133,6 +134,35 @@ fn a_request_that_the_programs_own_allocator_serves_here_is_said_to_be() {
         );
         assert!(!sentences(&[("larder", 60)], REFUSED, settings).contains(unknown));
     }
+}
+
+#[test]
+fn a_device_that_is_named_is_not_the_one_that_the_program_could_use() {
+    let on = |mib: u64| RefusedRequests {
+        tried_on_bytes: mib * MIB,
+        ..REFUSED
+    };
+    // The larger device is why the program's own allocator serves the request.
+    assert_eq!(
+        sentences(&[("pytorch", 160), ("larder", 170)], on(200), None),
+        format!(
+            "{START} On a device of 200 MiB it fits with PyTorch (up to 160 MiB), Larder (up to 170 MiB)."
+        )
+    );
+    assert_eq!(
+        sentences(&[("pytorch", 50)], on(95), None),
+        format!("{START} On a device of 95 MiB it does not fit with PyTorch (10 MiB too large).")
+    );
+    assert_eq!(
+        sentences(&[("pytorch", 40)], on(80), None),
+        format!("{START} On a device of 80 MiB it fits with no allocator: 10 MiB are missing.")
+    );
+    // A smaller device says as little about what filled the program's.
+    let smaller = sentences(&[("pytorch", 60)], on(95), None);
+    assert!(
+        smaller.contains("The program's own allocator serves it here as well"),
+        "{smaller}"
+    );
 }
 
 fn spec(name: &str) -> &'static ContenderSpec {
