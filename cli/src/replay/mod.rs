@@ -372,6 +372,7 @@ impl Replay<'_> {
             smallest_device: None,
             refused_requests: None,
             pytorch_settings: self.script.trace().pytorch_settings().map(str::to_owned),
+            recorded_held_bytes: self.script.trace().held_bytes(),
             history: samples
                 .history
                 .map(|history| history.of(self.script.trace())),

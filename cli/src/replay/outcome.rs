@@ -72,6 +72,9 @@ pub(crate) struct Outcome {
     /// The settings with which PyTorch ran, if they are not its defaults.
     #[serde(skip)]
     pub(crate) pytorch_settings: Option<String>,
+    /// The maximum bytes that PyTorch held when the trace was recorded, if they are known.
+    #[serde(skip)]
+    pub(crate) recorded_held_bytes: Option<u64>,
     #[serde(skip)]
     pub(crate) history: Option<ReplayHistory>,
 }

@@ -20,7 +20,7 @@ impl ReplayReport {
         let unit = Unit::of(self.rows.iter().map(|row| row.outcome.peak_reserved_bytes));
         let device = match self.options.device_bytes {
             Some(bytes) => format!("a device of {} {}", unit.show(bytes), unit.name),
-            None => "a device without limit".to_owned(),
+            None => "a device without a limit".to_owned(),
         };
         let mut body = format!(
             "{}<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it, at most.</p>\n{}{}",

@@ -33,6 +33,7 @@ pub(super) fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
         smallest_device: None,
         refused_requests: None,
         pytorch_settings: None,
+        recorded_held_bytes: None,
         history: Some(ReplayHistory::default()),
     }
 }

@@ -44,18 +44,16 @@ impl ReplayReport {
             [one] => refused(one, name),
             several => over_all(several, name),
         };
-        Some(text + &self.beside_expandable(&compared, ours))
+        let recorded = match compared.as_slice() {
+            [one] if one.completed() => recorded(one),
+            _ => String::new(),
+        };
+        Some(text + &self.beside_expandable(&compared, ours) + &recorded)
     }
 
     /// Pairs the rows of `theirs` and `ours` for each trace.
     fn both(&self, theirs: &str, ours: &str) -> Vec<Both<'_>> {
-        // A trace has one row for each contender.
-        let of = |allocator: &str| {
-            let allocator = allocator.to_owned();
-            let rows = self.rows.iter();
-            rows.filter(move |row| row.allocator == allocator)
-        };
-        let both = of(theirs).zip(of(ours));
+        let both = self.pairs(theirs, ours).into_iter();
         both.map(|(theirs, ours)| Both { theirs, ours }).collect()
     }
 
@@ -86,6 +84,15 @@ impl Both<'_> {
         self.theirs.outcome.completed && self.ours.outcome.completed
     }
 
+    /// Returns the words for a device without a limit, if it has none. There the contenders keep memory that they would
+    /// release on a full device.
+    const fn without_limit(&self) -> &'static str {
+        match self.ours.device_bytes {
+            Some(_) => "",
+            None => ", on a device without a limit,",
+        }
+    }
+
     /// Returns the program's maximum live bytes and the bytes of the device, if the device has fewer.
     fn too_small(&self) -> Option<(u64, u64)> {
         let device = self.ours.device_bytes?;
@@ -99,12 +106,33 @@ fn held(both: &Both<'_>, name: &str) -> String {
     let theirs = both.theirs.outcome.peak_reserved_bytes;
     let ours = both.ours.outcome.peak_reserved_bytes;
     format!(
-        "At the peak {name} holds {}, Larder ({}) {}: {}.",
+        "At the peak{} {name} holds {}, Larder ({}) {}: {}.",
+        both.without_limit(),
         ByteCount(theirs),
         both.ours.allocator,
         ByteCount(ours),
         less(theirs as f64, ours as f64)
     )
+}
+
+/// Returns a sentence on what PyTorch held when the trace was recorded. Returns an empty text if that is unknown, or if the
+/// replay's device has a limit, which was chosen for the comparison.
+fn recorded(both: &Both<'_>) -> String {
+    let outcome = &both.ours.outcome;
+    let held = outcome.recorded_held_bytes.map(ByteCount);
+    let (Some(held), None) = (held, both.ours.device_bytes) else {
+        return String::new();
+    };
+    let requests = outcome.refused_requests;
+    match requests.and_then(|requests| requests.recorded_device_bytes) {
+        Some(device) => format!(
+            " The snapshot records that PyTorch held {held} at most of the {} that it could use; give --device-bytes to compare on a device of that size.",
+            ByteCount(device)
+        ),
+        None => format!(
+            " The snapshot records that PyTorch held {held} at most; give --device-bytes to compare on a device with a limit."
+        ),
+    }
 }
 
 /// Returns a sentence on a trace that at least one of the two does not complete.
@@ -155,7 +183,8 @@ fn means(both: &[Both<'_>], name: &str) -> Option<String> {
         count => format!("{count} traces"),
     };
     Some(format!(
-        "At the peak {name} holds {theirs:.3} times what is live, Larder ({larder}) {ours:.3}: {less} (geometric means over {traces})."
+        "At the peak{} {name} holds {theirs:.3} times what is live, Larder ({larder}) {ours:.3}: {less} (geometric means over {traces}).",
+        completed[0].without_limit()
     ))
 }
 

@@ -2,7 +2,8 @@
 
 use super::report::ReplayReport;
 use super::report_tests::outcome;
-use super::{CONTENDERS, Options, PYTORCH_SET};
+use super::would_fit_tests::REFUSED;
+use super::{CONTENDERS, Options, Outcome, PYTORCH_SET, RefusedRequests};
 use crate::report::Shown;
 
 const MIB: u64 = 1 << 20;
@@ -56,4 +57,40 @@ fn a_report_ends_with_a_sentence_that_compares() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Returns the sentence on a trace of which PyTorch held 125 MiB when it was recorded.
+fn beside_what_was_recorded(
+    device_bytes: Option<u64>,
+    refused_requests: Option<RefusedRequests>,
+) -> String {
+    let mut report = ReplayReport::new(Options::new(device_bytes));
+    for (name, reserved) in [("pytorch", 150), ("larder", 120)] {
+        let outcome = Outcome {
+            recorded_held_bytes: Some(125 * MIB),
+            refused_requests,
+            ..outcome(100 * MIB, reserved * MIB, true)
+        };
+        report.add("run", name, outcome);
+    }
+    report.verdict().unwrap()
+}
+
+#[test]
+fn what_the_snapshot_records_stands_beside_a_replay_without_a_limit() {
+    let without = "At the peak, on a device without a limit, PyTorch holds 150 MiB, Larder (larder) 120 MiB: 20 % less. The snapshot records that PyTorch held 125 MiB at most";
+    assert_eq!(
+        beside_what_was_recorded(None, None),
+        format!("{without}; give --device-bytes to compare on a device with a limit.")
+    );
+    assert_eq!(
+        beside_what_was_recorded(None, Some(REFUSED)),
+        format!(
+            "{without} of the 100 MiB that it could use; give --device-bytes to compare on a device of that size."
+        )
+    );
+    assert_eq!(
+        beside_what_was_recorded(Some(200 * MIB), Some(REFUSED)),
+        "At the peak PyTorch holds 150 MiB, Larder (larder) 120 MiB: 20 % less."
+    );
 }

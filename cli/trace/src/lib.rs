@@ -98,6 +98,7 @@ pub struct Trace {
     notes: Vec<String>,
     refusals: Vec<Refusal>,
     settings: Option<String>,
+    held_bytes: Option<u64>,
 }
 
 impl Trace {
@@ -179,6 +180,13 @@ impl Trace {
     #[must_use]
     pub fn pytorch_settings(&self) -> Option<&str> {
         self.settings.as_deref()
+    }
+
+    /// Returns the maximum bytes that the program's own allocator held from the device, as far back as
+    /// the recording goes, if a PyTorch snapshot shows it.
+    #[must_use]
+    pub fn held_bytes(&self) -> Option<u64> {
+        self.held_bytes
     }
 
     /// Returns the number of blocks allocated. Every id is below it.

@@ -327,6 +327,7 @@ impl Parser {
             notes,
             refusals: Vec::new(),
             settings: None,
+            held_bytes: None,
         };
         Ok((trace, cut))
     }

@@ -228,6 +228,7 @@ impl OpenRecording {
             notes,
             refusals: self.refusals,
             settings,
+            held_bytes: None,
         })
     }
 

@@ -270,7 +270,12 @@ impl DeviceRecord {
         self.set_devices();
         let mut notes = self.notes();
         notes.extend_from_slice(beside);
-        self.recording.finish(name, notes, settings, take)
+        let held_bytes = self.max_held_bytes();
+        let trace = self.recording.finish(name, notes, settings, take)?;
+        Ok(Trace {
+            held_bytes,
+            ..trace
+        })
     }
 
     /// Returns notes for readers of the replay, one sentence for each.
@@ -309,7 +314,7 @@ impl DeviceRecord {
                 "all sizes are multiples of {ROUNDING_BYTES}: they may be rounded, and not what was asked for"
             ));
         }
-        if let Some(held) = self.held_bytes().and_then(|held| held.into_iter().max()) {
+        if let Some(held) = self.max_held_bytes() {
             notes.push(format!(
                 "PyTorch held {} at most, as far back as the history goes",
                 ByteCount(held)
@@ -356,6 +361,11 @@ impl DeviceRecord {
         let most = all.iter().max().copied();
         let known = self.segment_bytes > 0 && most >= Some(self.recording.most_live_bytes());
         known.then_some(all)
+    }
+
+    /// Returns the maximum of [`held_bytes`](Self::held_bytes).
+    fn max_held_bytes(&self) -> Option<u64> {
+        self.held_bytes()?.into_iter().max()
     }
 
     /// Adds to each refused request the bytes that PyTorch could use at that time.

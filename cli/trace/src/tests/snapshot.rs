@@ -59,6 +59,8 @@ fn what_a_snapshot_does_not_say_is_noted() {
     ] {
         assert!(noted(&traces[0], text), "{text}: {:#?}", traces[0].notes());
     }
+    let held = traces.iter().map(Trace::held_bytes);
+    assert_eq!(held.collect::<Vec<_>>(), [Some(5 << 20), Some(2 << 20)]);
     assert!(!noted(&traces[0], "rounded") && !noted(&traces[0], "missing from"));
     assert!(noted(&traces[1], "all sizes are multiples of 512"));
     assert!(!noted(&traces[1], "streams are") && !noted(&traces[1], "older"));
@@ -87,7 +89,10 @@ fn a_refused_request_has_its_place_the_live_bytes_and_the_device() {
         blocks_after: 1,
         device_bytes: None,
     };
-    assert_eq!(first.refusals(), [unknown]);
+    assert_eq!(
+        (first.refusals(), first.held_bytes()),
+        (&[unknown][..], None)
+    );
 }
 
 #[test]
