@@ -373,7 +373,7 @@ fn a_recorded_process_heap_is_played_on_heaps_unless_devices_are_asked_for() {
     }
     let text = larder("", &[&trace]);
     assert!(
-        stdout(&text).contains("server: Larder takes "),
+        stdout(&text).contains("server: on one thread, "),
         "{}",
         stdout(&text)
     );

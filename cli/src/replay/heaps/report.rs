@@ -117,7 +117,7 @@ const USUAL: [&str; 6] = [
     "last MiB",
 ];
 
-/// Compares Larder with the heaps of others on one trace.
+/// Compares Larder with the heaps of others on one trace, which one thread plays.
 fn verdict(rows: &[HeapRow]) -> Option<String> {
     let ours = rows.iter().find(|row| row.heap == "larder")?;
     let (time, peak) = (ours.ns_per_operation?, ours.peak_resident_bytes? as f64);
@@ -136,7 +136,13 @@ fn verdict(rows: &[HeapRow]) -> Option<String> {
         ))
     });
     let others: Vec<String> = others.collect();
-    (!others.is_empty()).then(|| format!("{}: Larder takes {}.", ours.trace, others.join(", ")))
+    (!others.is_empty()).then(|| {
+        format!(
+            "{}: on one thread, Larder takes {}; sharing between threads is not measured.",
+            ours.trace,
+            others.join(", ")
+        )
+    })
 }
 
 fn median(figures: impl Iterator<Item = u64>) -> Option<u64> {
@@ -189,7 +195,7 @@ mod tests {
         add("jemalloc", Err(HeapFault::NotInstalled { library: "libj" }));
         add("mimalloc", Ok(vec![run(200, 18, &[])]));
         let text = report.text(&Shown::all()).unwrap();
-        let sentence = "run: Larder takes 0.75 of the C library's time and 1.50 of its peak, 1.50 of mimalloc's time and 0.50 of its peak.\n";
+        let sentence = "run: on one thread, Larder takes 0.75 of the C library's time and 1.50 of its peak, 1.50 of mimalloc's time and 0.50 of its peak; sharing between threads is not measured.\n";
         assert!(text.ends_with(sentence), "{text}");
         assert!(
             text.contains("run, jemalloc: libj is not installed\n"),
