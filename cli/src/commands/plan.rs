@@ -197,6 +197,8 @@ fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
         ticks,
         steps: &[],
         blocks,
+        device: None,
+        refusals: &[],
         allocators: vec![Drawn {
             name: "height",
             address,

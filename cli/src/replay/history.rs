@@ -52,6 +52,9 @@ pub(crate) struct ReplayHistory {
     pub(crate) calls: Vec<Change<u64>>,
     /// Streams of the blocks, if any is known.
     pub(crate) streams: Option<Vec<Option<u64>>>,
+    /// The requests that the recorded program's own allocator refused: the event before each, and its
+    /// bytes.
+    pub(crate) refusals: Vec<Change<u64>>,
     /// Pieces of held memory; empty if the contender does not report its memory. Pieces mapped
     /// together are adjacent.
     pub(crate) held: Vec<HeldSpan>,
@@ -115,11 +118,14 @@ impl ReplayHistory {
         change(&mut self.planned, tick, contender.planned_bytes());
     }
 
-    /// Finishes the history: adds the streams of the blocks from the trace.
+    /// Finishes the history: adds the streams of the blocks and the refused requests from the trace.
     pub(super) fn of(mut self, trace: &Trace) -> Self {
         let streams = self.blocks.iter().map(|block| trace.stream(block.id));
         let streams: Vec<_> = streams.collect();
         self.streams = streams.iter().any(Option::is_some).then_some(streams);
+        let refusals = trace.refusals().iter();
+        let refusals = refusals.map(|refusal| (refusal.events_before, refusal.bytes));
+        self.refusals = refusals.collect();
         self
     }
 

@@ -148,6 +148,11 @@ fn picture(rows: &[ReplayRow]) -> Option<Picture<'_>> {
         ticks: longest.ticks + 1,
         steps: &longest.steps,
         blocks: blocks(longest),
+        device: row.device_bytes.or_else(|| {
+            let requests = row.outcome.refused_requests?;
+            Some(requests.tried_on_bytes)
+        }),
+        refusals: &longest.refusals,
         allocators: drawn.collect(),
     })
 }

@@ -253,3 +253,30 @@ fn a_larger_device_that_is_named_is_the_one_tried() {
         assert_eq!((refused.tried_on_bytes, refused.fits), (device_bytes, fits));
     }
 }
+
+#[test]
+fn a_page_has_the_device_and_the_refused_requests() {
+    let recorded = out_of_memory(&trace(&lines(1)), "pytorch", 700 * MIB);
+    let [refusal] = recorded.refusals() else {
+        panic!("{:?}", recorded.refusals());
+    };
+    let drawn = format!(
+        "\"refusals\":[[{},{}]]",
+        refusal.events_before, refusal.bytes
+    );
+    for (device_bytes, shown) in [(None, 700 * MIB), (Some(800 * MIB), 800 * MIB)] {
+        let options = Options {
+            history: true,
+            ..Options::new(device_bytes)
+        };
+        let mut report = ReplayReport::new(options);
+        let outcome = replay(spec("larder"), &recorded, &options).unwrap();
+        report.add("run", "larder", outcome);
+        let page = report.page().unwrap();
+        let device = format!("\"device\":{shown},");
+        assert!(
+            page.contains(&device) && page.contains(&drawn),
+            "{device} {drawn}"
+        );
+    }
+}

@@ -33,6 +33,8 @@ const sizeIn = (bytes, unit) => (bytes / 1024 ** unit).toLocaleString('en', { mi
 const size = bytes => sizeIn(bytes, UNIT);
 // Formats the size of one block, which may be far smaller than the memory.
 const blockSize = bytes => sizeIn(bytes, Math.min(Math.floor(Math.log2(Math.max(bytes, 1)) / 10), UNIT));
+const deviceText = bytes => 'device ' + size(bytes);
+const refusalText = bytes => 'refused ' + blockSize(bytes);
 // Returns the distance of about `count` marks: 1, 2 or 5 times a power of ten.
 const round = (span, count) => {
   const least = span / count, ten = 10 ** Math.floor(Math.log10(least));
@@ -240,6 +242,39 @@ class Chart {
     pen.stroke();
     pen.setLineDash([]);
   }
+  // Draws a line at the size of the device, and a mark at each refused request. Text that would overlap is left out.
+  limits(device, refusals) {
+    const { pen, view } = this, end = LEFT + this.across;
+    pen.fillStyle = INK;
+    if (device !== null) {
+      const y = Math.round(this.y(device)) + 0.5;
+      pen.strokeStyle = INK;
+      pen.lineWidth = 1;
+      pen.setLineDash([6, 4]);
+      pen.beginPath();
+      pen.moveTo(LEFT, y);
+      pen.lineTo(end, y);
+      pen.stroke();
+      pen.setLineDash([]);
+      pen.textAlign = 'left';
+      pen.textBaseline = 'top';
+      pen.fillText(deviceText(device), LEFT + 4, y + 3);
+    }
+    pen.textBaseline = 'bottom';
+    let free = LEFT;
+    for (const [tick, bytes] of refusals) {
+      if (tick < view.from || tick > view.to) continue;
+      const x = Math.min(this.x(tick), end - 2), text = refusalText(bytes), wide = pen.measureText(text).width;
+      pen.fillStyle = '#b00020';
+      pen.fillRect(x, TOP, 2, this.down);
+      const left = x + 6 + wide < end ? x + 6 : x - 4 - wide;
+      if (left < free) continue;
+      pen.textAlign = 'left';
+      pen.fillStyle = INK;
+      pen.fillText(text, left, TOP + this.down - 4);
+      free = left + wide + 8;
+    }
+  }
   steps(picture) {
     const first = last(picture.stepsAt, this.view.from) + 1, end = last(picture.stepsAt, this.view.to);
     if (end - first > 100) return;
@@ -349,7 +384,9 @@ class Explorer {
     this.shownMap.value = allocators.indexOf(this.chosen);
     this.shownMap.style.display = several ? '' : 'none';
     const peaks = allocators.map(({ name, reserved }) => `${name} ${size(peak(reserved)[0])}`);
-    this.memory.canvas.setAttribute('aria-label', `Memory over time. Peaks: ${peaks.join(', ')}; live ${size(live)}`);
+    const marks = [...(picture.device === null ? [] : [deviceText(picture.device)]),
+      ...picture.refusals.slice(0, 10).map(([tick, bytes]) => `${refusalText(bytes)} after ${words.tick} ${tick}`)];
+    this.memory.canvas.setAttribute('aria-label', [`Memory over time. Peaks: ${peaks.join(', ')}; live ${size(live)}`, ...marks].join('; '));
     this.calls.canvas.setAttribute('aria-label', 'Driver calls so far: ' + allocators.map(({ name, calls }) => `${name} ${calls.value.at(-1) ?? 0}`).join(', '));
   }
   reset() {
@@ -438,6 +475,9 @@ class Explorer {
         low = Math.min(low, value[index]);
         high = Math.max(high, value[index]);
       }
+    // A device that is far larger than the memory would flatten the lines.
+    const device = picture.device !== null && picture.device <= high * 1.5 ? picture.device : null;
+    high = Math.max(high, device ?? 0);
     const room = (high - low) * 0.04;
     [chart.low, chart.high] = this.zero.checked ? [0, high * 1.04] : [Math.max(low - room, 0), high + room || 1];
     chart.labels = this.names(shown);
@@ -469,6 +509,7 @@ class Explorer {
         chart.line(allocator.planned, end, allocator.colour, [], 1);
         chart.line(allocator.reserved, end, allocator.colour, allocator.dash, 2);
       }
+      chart.limits(device, picture.refusals);
     });
   }
   drawCalls() {

@@ -21,6 +21,11 @@ pub(crate) struct Picture<'p> {
     pub(crate) ticks: u64,
     pub(crate) steps: &'p [Change<u32>],
     pub(crate) blocks: DrawnBlocks,
+    /// The size of the device, if it is known.
+    pub(crate) device: Option<u64>,
+    /// The requests that the recorded program's own allocator refused: the tick of the event before
+    /// each, and its bytes.
+    pub(crate) refusals: &'p [Change<u64>],
     pub(crate) allocators: Vec<Drawn<'p>>,
 }
 

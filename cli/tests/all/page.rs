@@ -171,6 +171,27 @@ fn a_page_shows_the_figures_of_its_run_and_clips_nothing() {
 }
 
 #[test]
+fn a_page_names_the_device_and_the_refused_request_of_a_snapshot() {
+    let Some(browser) = browser() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (page, snapshot) = (
+        folder.path().join("page.html"),
+        folder.path().join("oom.pickle"),
+    );
+    let refused = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args("replay --allocator pytorch --device-bytes 5GiB --snapshot".split(' '))
+        .args([snapshot.to_str().unwrap(), &carried("resnet50_train")])
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(3), "{}", stderr(&refused));
+    larder("replay", &page, &[snapshot.to_str().unwrap()]);
+    let dom = opened(&browser, &folder, &page, LOOK);
+    let label = attribute(&dom, "<canvas", "aria-label");
+    let marks = "; device 5.00 GiB; refused 49.0 MiB after event 496";
+    assert!(label.ends_with(marks), "{label}");
+}
+
+#[test]
 fn a_packing_is_drawn_with_its_height_and_lower_bound() {
     let Some(browser) = browser() else { return };
     let folder = tempfile::tempdir().unwrap();
