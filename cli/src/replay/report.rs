@@ -184,7 +184,9 @@ impl ReplayReport {
             ("driver frees", Right, |row| {
                 row.outcome.driver_frees.to_string().into()
             }),
-            ("calls", Right, |row| count(row.driver_calls).into()),
+            ("calls", Right, |row| {
+                row.calls_or_regions().to_string().into()
+            }),
         ];
         if self.options.passes.get() > 1 {
             columns.push(("last pass", Right, |row| count(row.calls_last_pass).into()));

@@ -48,6 +48,22 @@ fn report() -> ReplayReport {
 }
 
 #[test]
+fn calls_are_the_same_in_the_table_and_on_the_page() {
+    let mut report = ReplayReport::new(Options::new(None));
+    let of_regions = Outcome {
+        driver_allocations: 225,
+        driver_frees: 52,
+        ..outcome(1 << 20, 2 << 20, true)
+    };
+    report.add("one", "pytorch", of_regions);
+    let text = report.text(&Shown::all()).unwrap();
+    let row = text.lines().find(|line| line.starts_with("  pytorch "));
+    assert!(row.unwrap().contains(" 277 "), "{text}");
+    let page = report.page().unwrap();
+    assert!(page.contains("<td data-of=\"driver calls\">277</td>"));
+}
+
+#[test]
 fn one_trace_has_no_mean() {
     let mut report = ReplayReport::new(Options::new(None));
     report.add("one", "first", outcome(1, 2, true));
@@ -118,11 +134,11 @@ fn the_table_has_a_line_for_each_replay_and_means_of_what_completed() {
   allocator  allocations  live MiB  reserved MiB  reserved/live  driver allocs  driver frees  calls  ns/op  worst us  completed
 ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 one
-  first                7       1.0           2.0         2.0000              3             1      -   12.3       5.7  yes
-  second               7       1.0           3.0         3.0000              3             1      -   12.3       5.7  yes
+  first                7       1.0           2.0         2.0000              3             1      4   12.3       5.7  yes
+  second               7       1.0           3.0         3.0000              3             1      4   12.3       5.7  yes
 <two> & co
-  first                7       1.0           8.0         8.0000              3             1      -   12.3       5.7  yes
-  second               7       1.0           9.0         9.0000              3             1      -   12.3       5.7  no, event 123
+  first                7       1.0           8.0         8.0000              3             1      4   12.3       5.7  yes
+  second               7       1.0           9.0         9.0000              3             1      4   12.3       5.7  no, event 123
 
 geometric mean of reserved/live
   first   4.0000 over 2 completed of 2 traces
