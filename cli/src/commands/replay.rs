@@ -20,8 +20,8 @@ use crate::peers::{self, PytorchConfig};
 use crate::replay::heaps::{HEAP_RUNS, HeapFault, HeapReport, HeapSpec, play_all};
 use crate::replay::report::ReplayReport;
 use crate::replay::{
-    CONTENDERS, ContenderSpec, Options, PYTORCH_SET, RecordedTape, ReplayError, ReplayScript,
-    SHOWN, TapeWriter, program_number, record, replay_watched,
+    CONTENDERS, ContenderSpec, OF_STEPS, Options, PYTORCH_SET, RecordedTape, ReplayError,
+    ReplayScript, SHOWN, TapeWriter, program_number, record, replay_watched,
 };
 use crate::report::page::try_write;
 use crate::report::{Shown, json_line, print, print_wrapped, progress_bar};
@@ -75,7 +75,8 @@ pub(super) struct ReplayArgs {
 
     /// Replay every allocator, other models and yardsticks too
     ///
-    /// By default: PyTorch's, with and without segments that can grow, and ours, with and without plans.
+    /// By default: PyTorch's, with and without segments that can grow, and ours, also with plans if the
+    /// trace marks steps.
     #[arg(long, conflicts_with = "allocators")]
     all: bool,
 
@@ -336,6 +337,10 @@ fn play_on_heaps(
     Ok(())
 }
 
+/// The note on a trace without step marks.
+const NO_STEPS: &str =
+    "no steps are marked, so nothing can be planned: allocators that plan steps are left out";
+
 /// Replays one trace with all chosen contenders, until the user presses Ctrl-C.
 fn replay_all(
     (trace, written): (Trace, io::Result<RecordedTape>),
@@ -346,11 +351,14 @@ fn replay_all(
     report: &mut ReplayReport,
 ) -> Result<(), Failure> {
     let written = written.map_err(ReplayError::NoTape)?;
+    let wanted = chosen.len();
+    let chosen = with_steps(args, chosen, written.has_steps);
+    let is_left_out = chosen.len() < wanted;
     progress.inc_length(written.tape.events() * chosen.len() as u64);
     let script = ReplayScript::new(trace, written, options.passes, options.repeat);
     let script = &mut script.map_err(ReplayError::NoTape)?;
     let trace = script.trace().name().to_owned();
-    for spec in chosen {
+    for spec in &chosen {
         progress.set_message(format!("{trace} {}", spec.name));
         let (before, events) = (progress.position(), script.trace_events());
         let watch = |part: f64| progress.set_position(before + (part * events as f64) as u64);
@@ -365,6 +373,9 @@ fn replay_all(
         if let Some(path) = &args.snapshot {
             write_snapshot(path, spec, script, options)?;
         }
+        if is_left_out {
+            outcome.notes.push(NO_STEPS.to_owned());
+        }
         let row = report.add(&trace, spec.name, outcome);
         if args.json {
             let line = json_line(row)?;
@@ -373,6 +384,20 @@ fn replay_all(
         progress.set_position(before + events);
     }
     Ok(())
+}
+
+/// Returns the contenders for a trace. Those that only plan steps are left out if the trace marks no
+/// steps, since they would repeat another row, unless they are named.
+fn with_steps<'s>(
+    args: &ReplayArgs,
+    chosen: &[&'s ContenderSpec],
+    has_steps: bool,
+) -> Vec<&'s ContenderSpec> {
+    let uses_plans = args.plan.is_some() || args.save_plans.is_some();
+    let keeps_all = has_steps || uses_plans || !args.allocators.is_empty();
+    let mut chosen = chosen.to_vec();
+    chosen.retain(|spec| keeps_all || !OF_STEPS.contains(&spec.name));
+    chosen
 }
 
 /// Returns the families that match `--families`, or an error if none does.

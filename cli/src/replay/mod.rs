@@ -73,7 +73,7 @@ use live_map::LiveMap;
 pub(crate) use outcome::{Outcome, Refused, ReplayError, ReplayFault, Violation, no_tape};
 pub(crate) use recorded::record;
 pub(crate) use refusal::RefusedRequests;
-pub(crate) use registry::{CONTENDERS, PYTORCH_SET, SHOWN};
+pub(crate) use registry::{CONTENDERS, OF_STEPS, PYTORCH_SET, SHOWN};
 pub(crate) use script::{Repeat, ReplayScript};
 pub(crate) use smallest::SmallestDevice;
 pub(crate) use spare::Spare;

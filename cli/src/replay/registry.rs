@@ -13,6 +13,13 @@ pub(crate) const PYTORCH_SET: ContenderSpec = ContenderSpec {
 /// The contenders replayed by default: the most used ones, and Larder's.
 pub(crate) const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder", "larder-planned"];
 
+/// The contenders that differ from another one only in steps, which they plan.
+pub(crate) const OF_STEPS: [&str; 3] = [
+    "larder-planned",
+    "larder-planned-no-moves",
+    "device-planned",
+];
+
 /// Every contender that needs no option of its own, in the order of the table.
 pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {

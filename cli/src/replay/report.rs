@@ -17,6 +17,9 @@ pub(crate) struct ReplayRow {
     pub(crate) trace: String,
     pub(crate) allocator: &'static str,
     pub(crate) device_bytes: Option<u64>,
+    /// The number of the trace among all replayed ones.
+    #[serde(skip)]
+    pub(crate) trace_number: usize,
     /// The number of passes requested.
     pub(crate) passes: u32,
     pub(crate) reserved_over_live: Option<f64>,
@@ -73,9 +76,11 @@ impl ReplayReport {
         let calls = outcome.calls_by_pass.as_ref();
         let last_pass = calls.and_then(|calls| calls.last().copied());
         let smallest = outcome.smallest_device;
+        let trace_number = self.trace_number(trace, allocator);
         self.rows.push(ReplayRow {
             trace: trace.to_owned(),
             allocator,
+            trace_number,
             device_bytes: self.options.device_bytes,
             passes,
             reserved_over_live: outcome.reserved_over_live(),
@@ -87,6 +92,30 @@ impl ReplayReport {
             outcome,
         });
         &self.rows[self.rows.len() - 1]
+    }
+
+    /// Returns the number of the trace of a new row. The rows of one trace are adjacent and have
+    /// different allocators; two traces may have the same name.
+    fn trace_number(&self, trace: &str, allocator: &str) -> usize {
+        let Some(last) = self.rows.last() else {
+            return 0;
+        };
+        let rows = self.rows.iter().rev();
+        let mut rows = rows.take_while(|row| row.trace_number == last.trace_number);
+        let is_same = last.trace == trace && rows.all(|row| row.allocator != allocator);
+        last.trace_number + usize::from(!is_same)
+    }
+
+    /// Returns the rows of two allocators, in pairs, for each trace that both replayed.
+    pub(super) fn pairs(&self, one: &str, other: &str) -> Vec<(&ReplayRow, &ReplayRow)> {
+        let traces = self
+            .rows
+            .chunk_by(|row, next| row.trace_number == next.trace_number);
+        let pairs = traces.filter_map(|rows| {
+            let of = |name: &str| rows.iter().find(|row| row.allocator == name);
+            Some((of(one)?, of(other)?))
+        });
+        pairs.collect()
     }
 
     /// Returns how many replays did not complete.
@@ -124,15 +153,14 @@ impl ReplayReport {
     /// is worse than [`BESIDE`]. Returns none if [`BESIDE`] did not run, or for fewer than two
     /// traces.
     fn worse(&self) -> Vec<String> {
-        let rows = |name: &'static str| self.rows.iter().filter(move |row| row.allocator == name);
         let means = self.means();
+        let ran = self.rows.iter().any(|row| row.allocator == BESIDE);
         let others = means.iter().filter(|mean| mean.allocator != BESIDE);
-        let others = others.filter(|_| rows(BESIDE).next().is_some());
+        let others = others.filter(|_| ran);
         let width = means.iter().map(|mean| mean.allocator.len()).max();
         let width = width.unwrap_or(0);
         let lines = others.map(|mean| {
-            // A trace has one row for each allocator.
-            let both = rows(mean.allocator).zip(rows(BESIDE));
+            let both = self.pairs(mean.allocator, BESIDE).into_iter();
             let both = both.filter(|(row, peer)| row.outcome.completed && peer.outcome.completed);
             let both: Vec<_> = both.collect();
             let count = |worse: fn(&ReplayRow, &ReplayRow) -> bool| {

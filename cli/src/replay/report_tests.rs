@@ -64,6 +64,32 @@ fn calls_are_the_same_in_the_table_and_on_the_page() {
 }
 
 #[test]
+fn an_allocator_without_a_row_on_one_trace_is_compared_on_the_others() {
+    let mut report = ReplayReport::new(Options::new(None));
+    let mut add = |allocator, mib: u64| {
+        report.add("same name", allocator, outcome(1 << 20, mib << 20, true));
+    };
+    // Three traces; the first marks no steps.
+    for (theirs, planned) in [(100, None), (500, Some(200)), (500, Some(400))] {
+        add("pytorch-expandable", theirs);
+        if let Some(planned) = planned {
+            add("larder-planned", planned);
+        }
+    }
+    let pairs = report.pairs("larder-planned", "pytorch-expandable");
+    let numbers = pairs.iter().map(|(one, other)| {
+        assert_eq!(one.trace_number, other.trace_number);
+        one.trace_number
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 2]);
+    let text = report.text(&Shown::all()).unwrap();
+    assert!(
+        text.contains("  larder-planned      memory on 0, calls on 0, time on 0 of 2 traces\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn one_trace_has_no_mean() {
     let mut report = ReplayReport::new(Options::new(None));
     report.add("one", "first", outcome(1, 2, true));

@@ -59,6 +59,7 @@ impl ReplayScript {
             peak_live_bytes,
             streams,
             kept,
+            ..
         } = written;
         let mut again = Again::new(places, &kept);
         let mut leftovers = 0;

@@ -262,6 +262,7 @@ pub(crate) struct TapeWriter {
     streams: u32,
     /// Places that have no live block now.
     vacant: Vec<usize>,
+    has_steps: bool,
     /// The first write that failed; later events are dropped.
     failed: Option<io::Error>,
 }
@@ -275,6 +276,7 @@ impl TapeWriter {
             peak_live_bytes: 0,
             streams: 1,
             vacant: Vec::new(),
+            has_steps: false,
             failed: None,
         }
     }
@@ -305,7 +307,10 @@ impl TapeWriter {
                 self.vacant.push(place);
                 TapeAction::Free { place }
             }
-            Event::Step { number } => TapeAction::Step { number },
+            Event::Step { number } => {
+                self.has_steps = true;
+                TapeAction::Step { number }
+            }
         };
         let number = self.tape.events + 1;
         self.failed = self.tape.write(Played { number, act }).err();
@@ -324,6 +329,7 @@ impl TapeWriter {
                 peak_live_bytes: self.peak_live_bytes,
                 streams: self.streams,
                 kept,
+                has_steps: self.has_steps,
             }),
         }
     }
@@ -339,6 +345,8 @@ pub(crate) struct RecordedTape {
     pub(super) streams: u32,
     /// The blocks that are live at the end, in id order.
     pub(super) kept: Vec<(u32, usize)>,
+    /// Whether the trace marks any step.
+    pub(crate) has_steps: bool,
 }
 
 #[cfg(test)]
