@@ -6,10 +6,12 @@
     scripts/record.py my_module:my_function > my.trace
 
 Nothing is computed: all runs on PyTorch's device without memory (`meta`), so a model of any size is recorded on any
-machine, and values cannot be looked at (`tensor.item()` fails). Recorded are the storages of tensors, with the length
-they begin with; not what kernels need while they run.
+machine, and values cannot be looked at (`tensor.item()` fails, and so do the optimizers Adagrad, Adafactor, ASGD and
+LBFGS). Recorded are the storages of tensors, with the length they begin with; not what kernels need while they run.
+The step counters of optimizers are on the host, as in a program for a GPU. Pass `foreach=True` to an optimizer that has
+it: PyTorch chooses it by itself on a GPU, but not here.
 
-A function to record is a generator. It makes its model, then yields each time that a step ends and the next may begin:
+A function to record is a generator function. It makes its model, then yields before its first step and after each step:
 
     def my_function():
         model, x = torch.nn.Linear(1000, 1000), torch.randn(64, 1000)
@@ -20,12 +22,14 @@ A function to record is a generator. It makes its model, then yields each time t
 
 import argparse
 import importlib
+import inspect
 import os
 import sys
 import weakref
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -81,6 +85,28 @@ class Recorder(TorchDispatchMode):
         for key, value in header.items():
             print(f"# {key}: {value}", file=file)
         file.write("".join(f"{event}\n" for event in self.events))
+
+
+def enter_host(optimizer, arguments, named):
+    """Makes the step of an optimizer create its counters on the host, as in a program for a GPU: `step` reads their
+    values. A closure still runs on the device without memory."""
+    del optimizer
+
+    def on_meta(argument):
+        def closure():
+            with torch.device("meta"):
+                return argument()
+
+        return closure if callable(argument) else argument
+
+    torch.device("cpu").__enter__()
+    return tuple(map(on_meta, arguments)), {name: on_meta(argument) for name, argument in named.items()}
+
+
+def leave_host(optimizer, arguments, named):
+    """Ends what `enter_host` began."""
+    del optimizer, arguments, named
+    torch.device("cpu").__exit__(None, None, None)
 
 
 class Dropout(nn.Module):
@@ -180,12 +206,21 @@ def images_infer():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("function", help="gpt2s_train, images_infer, or module:function")
+    parser.add_argument(
+        "function",
+        help="gpt2s_train, images_infer, or module:function; a generator function, which makes its model, then yields"
+        " before its first step and after each step",
+    )
     parser.add_argument("--steps", type=int, default=3)
     arguments = parser.parse_args()
     module, _, name = arguments.function.rpartition(":")
     sys.path.insert(0, os.getcwd())
     function = getattr(importlib.import_module(module or "__main__"), name)
+    # Checked before the call, which would run a plain function at once, and not on the device without memory.
+    if not inspect.isgeneratorfunction(function):
+        sys.exit(f"{arguments.function} is not a generator function: let it yield before its first step and after each step")
+    register_optimizer_step_pre_hook(enter_host)
+    register_optimizer_step_post_hook(leave_host)
     recorder = Recorder()
     try:
         recorder.run(function, arguments.steps)
