@@ -15,6 +15,16 @@ from . import _library, memory
 from ._library import address, check, error, library, path, text
 from .reserved import Reservation
 
+__all__ = [
+    "CaptureWindow",
+    "GrowingTensor",
+    "OutOfMemoryError",
+    "capture_window",
+    "enable",
+    "growing",
+    "is_enabled",
+]
+
 #: What a program is told that would run PyTorch's kernels on the stand-in.
 _NO_KERNELS = (
     "PyTorch cannot compute on the stand-in (LARDER_CUDA_DRIVER), because its kernels need a GPU: unset "
@@ -42,7 +52,10 @@ def enable(counters=True):
     memory_snapshot, reset_peak_memory_stats, memory._record_memory_history) use Larder's counters. PyTorch has no
     hook for them, so the functions of torch._C that raise for every custom allocator are replaced.
 
-    On the stand-in the counters work; PyTorch's first use of a GPU raises, as it does without a driver.
+    PyTorch's functions use the counters only once PyTorch has initialised a GPU. Until then memory_stats is empty,
+    memory_summary raises KeyError and a snapshot has no devices. PyTorch cannot initialise the stand-in: its first use
+    of a GPU raises, as it does without a driver. There, call the functions of larder_cuda itself, such as
+    larder_cuda.memory_summary() and larder_cuda.memory_stats().
     """
     global _enabled
     if _enabled is not None:
@@ -80,7 +93,12 @@ def _check_driver():
     """Raises if Larder's driver is the stand-in, or cannot be loaded."""
     on_stand_in = library.larder_cuda_on_stand_in()
     if on_stand_in < 0:
-        raise _library.Error(f"{error()}. PyTorch needs NVIDIA's driver: it cannot compute on the stand-in.")
+        refusal = str(error())
+        # Advice for other programs.
+        without_advice = refusal.removesuffix(", or set LARDER_CUDA_DRIVER=stand-in")
+        if without_advice != refusal:
+            raise _library.Error(without_advice)
+        raise _library.Error(f"{refusal}. PyTorch needs NVIDIA's driver: it cannot compute on the stand-in.")
     if on_stand_in:
         raise RuntimeError(_NO_KERNELS)
 
@@ -138,6 +156,10 @@ def _record_history(
 def _record_history_legacy(enabled, context=True, max_entries=1, *others):
     del context, others
     _record_history("all" if enabled else None, max_entries=max_entries)
+
+
+def __dir__():
+    return __all__
 
 
 class CaptureWindow:

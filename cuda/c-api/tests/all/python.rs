@@ -78,6 +78,15 @@ fn pytorch_takes_the_allocator_and_its_own_functions_work() {
 }
 
 #[test]
+fn pytorch_without_a_driver_is_not_sent_to_the_stand_in() {
+    let Some(mut python) = python() else { return };
+    python
+        .env_remove("LARDER_CUDA_DRIVER")
+        .env_remove("LARDER_CUDA_STAND_IN");
+    ran(python.arg(package().join("tests/programs/torch_no_driver.py")));
+}
+
+#[test]
 fn training_without_what_it_needs_ends_with_one_line() {
     let Some(mut python) = python() else { return };
     ran(python.arg(package().join("tests/programs/train_torch.py")));

@@ -47,7 +47,12 @@ refused(lambda: larder_cuda.malloc(1 << 42), larder_cuda.OutOfMemoryError, "CUDA
 for use in (lambda: torch.zeros(3, device="cuda"), lambda: torch.nn.Linear(2, 2).cuda(), torch.cuda.synchronize):
     refused(use, RuntimeError, "PyTorch cannot compute on the stand-in", "larder replay")
 
-# As if there were a GPU: PyTorch asks before it looks at counters.
+# PyTorch's functions ask for an initialised GPU first, Larder's own do not.
+assert not torch.cuda.memory_stats()
+assert larder_cuda.memory_stats()["allocated_bytes.all.current"] == 5 * MIB
+assert "json" not in dir(larder_cuda.torch) and "enable" in dir(larder_cuda.torch)
+
+# As if there were a GPU.
 torch.cuda.memory.is_initialized = lambda: True
 assert torch.cuda.memory_allocated(0) == 5 * MIB
 free(block)
