@@ -4,6 +4,8 @@
 //! not be written; 2 for wrong arguments or a damaged trace; 3 if a trace did not fit its device;
 //! and 130 after Ctrl-C, once the measurements so far are printed.
 
+#[cfg(test)]
+mod guide_tests;
 mod plan;
 mod replay;
 mod shell;

@@ -401,7 +401,7 @@ fn with_steps<'s>(
 }
 
 /// Returns the families that match `--families`, or an error if none does.
-fn wanted_families(args: &ReplayArgs) -> Result<Vec<Family>, Failure> {
+pub(super) fn wanted_families(args: &ReplayArgs) -> Result<Vec<Family>, Failure> {
     let Some(filter) = &args.families else {
         return Ok(Vec::new());
     };

@@ -30,7 +30,9 @@ impl ReplayReport {
         );
         let lists = self.lists();
         let lists = lists.iter().map(|(heading, lines)| list(heading, lines));
-        let traces = self.rows.chunk_by(|row, next| row.trace == next.trace);
+        let traces = self
+            .rows
+            .chunk_by(|row, next| row.trace_number == next.trace_number);
         let drawn: Vec<Picture<'_>> = traces.filter_map(picture).collect();
         body.push_str(&pictures(&drawn, unit)?);
         body.extend(lists);
@@ -59,7 +61,10 @@ impl ReplayReport {
         if !all {
             table.column("completed", Left);
         }
-        for rows in self.rows.chunk_by(|row, next| row.trace == next.trace) {
+        for rows in self
+            .rows
+            .chunk_by(|row, next| row.trace_number == next.trace_number)
+        {
             let live = rows.iter().map(|row| row.outcome.peak_live_bytes);
             let live = unit.show(live.max().unwrap_or(0));
             let group = format!("{}: {live} {} live", rows[0].trace, unit.name);
