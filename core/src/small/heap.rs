@@ -43,8 +43,8 @@ pub struct HeapStats {
 ///
 /// It is meant for kernels, firmware and other programs without an OS, as the `#[global_allocator]` or by itself. Calls
 /// for small blocks are O(1). Bookkeeping takes 3 to 7 % of a region (14 % of 32 KiB) and 25 KiB in the value itself (22
-/// KiB with 32-bit addresses), which is zero in the image of a program. The heap never panics and calls no other code. It must not be
-/// used from an interrupt that may have interrupted a call of the same heap.
+/// KiB with 32-bit addresses), which is zero in the image of a program. The heap never panics and calls no other code. It
+/// must not be used from an interrupt that may have interrupted a call of the same heap.
 ///
 /// ```
 /// use larder_core::Heap;
