@@ -12,6 +12,7 @@ fn arguments(line: &str) -> Option<Vec<&str>> {
     let line = line.trim_start_matches("$ ").split(" #").next()?;
     let rest = line
         .strip_prefix("larder ")
+        .filter(|rest| !rest.starts_with('=')) // a line of Cargo.toml
         .or_else(|| line.split_once("-p larder-cli -- ").map(|(_, rest)| rest))?;
     // A name that the reader chooses.
     let word = |word| if word == "NAME" { "larder" } else { word };
