@@ -69,7 +69,8 @@ use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocato
 /// ```
 ///
 /// A view of the device's side is for work that is queued while the borrow lasts; streams other than the
-/// object's are ordered as for a [`DeviceBuffer`].
+/// object's are ordered as for a [`DeviceBuffer`]. While the stream of a copy is being captured, the access is
+/// refused with [`DeviceAllocError::Capturing`]: the copy would be made when the graph is launched, if ever.
 pub struct SyncedMemory<'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: SyncedPair<Pools<'a, T>>,
     /// The source of views of zero bytes.

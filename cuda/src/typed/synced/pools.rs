@@ -10,7 +10,7 @@ use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, ValidAsZeroBits};
 use super::sides::{DeviceValues, HostValues};
 use super::state_machine::Backend;
 use crate::typed::buffer::in_our_words;
-use crate::{DeviceAllocError, DeviceAllocator, PinnedAllocator};
+use crate::{BufferView, DeviceAllocError, DeviceAllocator, PinnedAllocator};
 
 /// The memory that the host's side is allocated from.
 #[derive(Clone, Debug)]
@@ -34,6 +34,28 @@ pub(super) struct Pools<'a, T> {
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits + Copy> Pools<'_, T> {
+    /// Adds a stream that is about to have work on the device's side. If it cannot be added because there are too many,
+    /// the host waits for its work immediately.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Capturing`], because the work would be done when the graph is launched, if ever;
+    /// [`DeviceAllocError::Stream`].
+    fn take_stream(
+        &self,
+        stream: &Arc<CudaStream>,
+        device: &BufferView<'_, T>,
+    ) -> Result<(), DeviceAllocError> {
+        device.refuse_asleep()?;
+        let allocator = device.allocator();
+        if allocator.captures(stream) {
+            return Err(DeviceAllocError::Capturing);
+        }
+        match allocator.add_stream(stream) {
+            Err(DeviceAllocError::Stream) => Err(DeviceAllocError::Stream),
+            _ => Ok(()),
+        }
+    }
+
     /// Lets cudarc copy memory that is not pinned, and waits for the copy, since on some systems even such a
     /// copy is not done when the call returns.
     fn copy_and_wait(
@@ -84,7 +106,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     }
 
     fn zero_device(&self, device: &mut DeviceValues<'a, T>) -> Result<(), DeviceAllocError> {
-        device.view().refuse_asleep()?;
+        self.take_stream(&self.stream, &device.view())?;
         let mut fill = || self.stream.memset_zeros(&mut device.view_mut());
         let answer = self
             .memory
@@ -117,9 +139,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         to: &mut DeviceValues<'a, T>,
     ) -> Result<(), DeviceAllocError> {
         let mut to = to.view_mut();
-        to.as_view().refuse_asleep()?;
-        // If the stream cannot be added, the host waits for its work immediately.
-        let _ = to.allocator().add_stream(stream);
+        self.take_stream(stream, &to.as_view())?;
         match from {
             HostValues::Pinned(buffer) => Ok(buffer.copy_to(stream, &mut to)?),
             other => {
@@ -138,9 +158,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         to: &mut HostValues<'a, T>,
     ) -> Result<(), DeviceAllocError> {
         let from = from.view();
-        from.refuse_asleep()?;
-        // If the stream cannot be added, the host waits for its work immediately.
-        let _ = from.allocator().add_stream(stream);
+        self.take_stream(stream, &from)?;
         match to {
             HostValues::Pinned(buffer) => Ok(buffer.copy_from(stream, &from)?),
             other => {

@@ -1,12 +1,14 @@
 //! A driver that refuses each call in turn.
 
+use cudarc::driver::sys;
 use larder_cuda::synced::{CopyError, Head, HostMemory};
-use larder_cuda::{DeviceAllocError, SyncedMemory};
+use larder_cuda::{Context, DeviceAllocError, SyncedMemory};
 use larder_cuda_abi::Code;
 
 use crate::common::alone_and_clean;
+use crate::common::graph::Graph;
 use crate::common::refusal::{SWEEP, Sweep};
-use crate::synced::{HEADS, LEN, Setup};
+use crate::synced::{HEADS, LEN, Setup, each_kind, write_on};
 
 type Outcome = Result<(), CopyError<DeviceAllocError>>;
 
@@ -88,6 +90,71 @@ fn sm_6_a_driver_that_refuses_leaves_everything_as_it_was() {
 fn rows() -> impl Iterator<Item = (usize, &'static str, Head)> {
     let acts = (0..3).flat_map(|kind| ACTS.map(|act| (kind, act)));
     acts.flat_map(|(kind, act)| HEADS.map(|head| (kind, act, head)))
+}
+
+/// A copy that a graph makes when it is launched, if ever, cannot count as made.
+#[test]
+fn a_copy_in_a_capture_is_refused_and_loses_nothing() {
+    let capture = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    for (name, head, on_other) in [
+        ("gpu", Head::Host, false),
+        ("gpu_mut", Head::Host, false),
+        ("push", Head::Host, true),
+        ("cpu", Head::Device, false),
+        ("cpu_mut", Head::Device, false),
+        ("pull", Head::Device, true),
+    ] {
+        each_kind(|_, setup, kind| {
+            // Both sides have memory, with other values in the older one.
+            let mut memory = setup.in_state(kind, Head::Synced, 1);
+            match head {
+                Head::Host => memory.cpu_mut().unwrap().fill(2),
+                _ => write_on(&setup.other, &mut memory, 2),
+            }
+            let stream = if on_other {
+                &setup.other
+            } else {
+                &setup.stream
+            };
+            stream.begin_capture(capture).unwrap();
+            let refused = act(setup, &mut memory, name);
+            let capturing = Err(CopyError::Backend(DeviceAllocError::Capturing));
+            assert_eq!(refused, capturing, "{name}");
+            drop(Graph::end_capture(stream).unwrap());
+            assert_eq!(memory.head(), head, "{name}");
+            assert_eq!(act(setup, &mut memory, name), Ok(()), "{name}");
+            assert_eq!(setup.seen(&mut memory), [2; LEN], "{name}");
+            assert_eq!(memory.cpu().unwrap(), [2; LEN], "{name}");
+        });
+    }
+}
+
+#[test]
+fn a_stream_of_another_device_takes_no_copy() {
+    each_kind(|_, setup, kind| {
+        let foreign = Context::new(1).unwrap().cudarc().new_stream().unwrap();
+        let refused = Err(CopyError::Backend(DeviceAllocError::Stream));
+        let mut memory = setup.in_state(kind, Head::Host, 3);
+        assert_eq!(memory.push_async(&foreign).map(drop), refused);
+        assert_eq!(memory.head(), Head::Host);
+        let mut memory = setup.in_state(kind, Head::Device, 3);
+        assert_eq!(memory.pull_async(&foreign).map(drop), refused);
+        assert_eq!(memory.head(), Head::Device);
+        assert_eq!(memory.cpu().unwrap(), [3; LEN]);
+    });
+}
+
+#[test]
+fn asleep_nothing_is_copied() {
+    each_kind(|_, setup, kind| {
+        let mut memory = setup.in_state(kind, Head::Device, 4);
+        setup.context.synchronize().unwrap();
+        setup.device.sleep().unwrap();
+        assert_eq!(memory.cpu().map(drop), Err(DeviceAllocError::Asleep));
+        assert_eq!(memory.head(), Head::Device);
+        setup.device.wake().unwrap();
+        assert_eq!(memory.cpu().unwrap(), [4; LEN]);
+    });
 }
 
 #[test]
