@@ -48,9 +48,8 @@ pub(super) struct RegionPages {
     pool: RegionPool<'static>,
     /// The region that was added last.
     newest: Option<&'static mut Region>,
-    /// Bytes of all regions, and of their tables.
+    /// Bytes of all regions.
     bytes: usize,
-    table_bytes: usize,
     span_bytes: u64,
     /// The lengths that follow from the first region.
     lengths: RegionLengths,
@@ -68,7 +67,6 @@ struct Region {
     /// Records and heads of spans, by page.
     records: *mut Span,
     heads: &'static mut [u8],
-    page_bytes: usize,
     /// The region that was added before.
     older: Option<&'static mut Region>,
 }
@@ -81,9 +79,10 @@ impl Region {
         addr.wrapping_sub(self.start.addr()) < self.bytes
     }
 
-    fn page_of(&self, block: *mut u8) -> usize {
-        let first = self.start.addr() / self.page_bytes;
-        (block.addr() / self.page_bytes).wrapping_sub(first)
+    /// Returns the number of the page in which an address lies, for pages of this many bytes.
+    fn page_of(&self, block: *mut u8, page_bytes: usize) -> usize {
+        let first = self.start.addr() / page_bytes;
+        (block.addr() / page_bytes).wrapping_sub(first)
     }
 }
 
@@ -246,7 +245,6 @@ impl RegionPages {
             index: PageIndex::new(first, granule, entries),
             records,
             heads,
-            page_bytes: lengths.page,
             older: self.newest.take(),
         };
         // SAFETY: the place is aligned, lies inside the region, and is used for nothing else.
@@ -255,7 +253,6 @@ impl RegionPages {
             &mut *region
         });
         self.bytes += bytes;
-        self.table_bytes += bytes - left;
         Ok(())
     }
 
@@ -286,7 +283,7 @@ impl RegionPages {
         let report = self.pool.report();
         RegionNumbers {
             bytes: self.bytes as u64,
-            table_bytes: self.table_bytes as u64,
+            table_bytes: self.bytes as u64 - report.reserved_bytes,
             single_bytes: report.live_bytes - self.span_bytes,
             span_bytes: self.span_bytes,
             free_bytes: report.free_bytes,
@@ -345,11 +342,12 @@ impl RegionPages {
     /// Sets the head of each page of a span to the result of `head` for the page's number within the span. Returns the
     /// record of the span.
     fn set_heads(&mut self, base: *mut u8, bytes: usize, head: impl Fn(usize) -> u8) -> *mut Span {
+        let page_bytes = self.lengths.page;
         let mut next = self.newest.as_deref_mut();
         while let Some(region) = next {
             if region.contains(base.addr()) {
-                let page = region.page_of(base);
-                let count = bytes / region.page_bytes;
+                let page = region.page_of(base, page_bytes);
+                let count = bytes / page_bytes;
                 for (below, entry) in region.heads.iter_mut().skip(page).take(count).enumerate() {
                     *entry = head(below);
                 }
@@ -366,7 +364,6 @@ impl RegionPages {
 const _: fn(RegionPages) = |pages| {
     let RegionPages {
         bytes: _,
-        table_bytes: _,
         span_bytes: _,
         // Written:
         pool: _,
@@ -419,7 +416,7 @@ unsafe impl Pages for RegionPages {
 
     fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
         let region = self.region_of(block.addr())?;
-        let page = region.page_of(block);
+        let page = region.page_of(block, self.lengths.page);
         match region.heads.get(page) {
             None | Some(0) => None,
             Some(&head) => NonNull::new(region.records.wrapping_add(page + 1 - head as usize)),

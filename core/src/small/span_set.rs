@@ -30,6 +30,8 @@ mod check;
 mod class_spans;
 mod give_back;
 mod growth;
+#[cfg(not(larder_loom))]
+mod in_place;
 mod walk;
 
 #[cfg(all(test, not(larder_loom)))]
@@ -162,21 +164,6 @@ impl SpanSet {
     /// Creates a set without spans that never has a transfer cache, for one heap over little memory.
     pub const fn without_transfer_caches() -> Self {
         Self::new(Policy::WITHOUT_TRANSFER_CACHES)
-    }
-
-    /// Writes to `at` the value that [`new`](Self::new) returns. A set is 10 KiB long, which is too much for a small
-    /// stack.
-    ///
-    /// # Safety
-    /// `at` is aligned and valid for writes, and all its bytes are 0.
-    #[cfg(not(larder_loom))]
-    pub(super) unsafe fn place(at: *mut Self, policy: Policy) {
-        // SAFETY: `at` is valid for writes, so its parts are, too. The parts that are not written are null pointers,
-        // numbers and flags, which are 0 in a new set.
-        unsafe {
-            (&raw mut (*at).policy).write(policy);
-            (&raw mut (*at).walk).write(SetWalk::None);
-        }
     }
 
     /// Sets the policy of an empty set.
@@ -580,25 +567,6 @@ impl SpanSet {
         }
     }
 }
-
-/// Lists the fields that [`SpanSet::place`] writes and those that it leaves zero. This does not
-/// compile if a field is missing.
-#[cfg(not(larder_loom))]
-const _: fn(SpanSet) = |set| {
-    let SpanSet {
-        classes: _,
-        received: _,
-        aging: _,
-        made_bytes: _,
-        asked_bytes: _,
-        lists_to_flush: _,
-        #[cfg(test)]
-            looks: _,
-        // Written:
-        policy: _,
-        walk: _,
-    } = set;
-};
 
 /// Takes the first block of a list, and puts the rest in the bin of its class. If the rest is longer than `capacity`, the
 /// bin's capacity is longer still, so that the next frees find room.

@@ -65,23 +65,26 @@ pub(crate) struct SlabOver<T> {
 /// Maximum number of records in a table. The last number is excluded, so that a link plus one does not overflow.
 pub(crate) const MAX_RECORDS: usize = u32::MAX as usize - 1;
 
+/// Returns the records that links can name.
+fn nameable<R>(records: &mut [R]) -> &mut [R] {
+    let count = records.len().min(MAX_RECORDS);
+    records.split_at_mut(count).0
+}
+
 impl<'t, R: Record> Slab<'t, R> {
     /// Creates a slab without records in use. Of a table with more records than links can name, the rest is ignored. A
     /// table that has no room for a record has a [`capacity`](Self::capacity) of 0.
     pub(crate) fn new(records: &'t mut [R]) -> Self {
-        let count = records.len().min(MAX_RECORDS);
-        Self::over(records.split_at_mut(count).0)
+        Self::over(nameable(records))
     }
 
     /// Moves the records to another table if it has room for more, and otherwise changes nothing. O(records).
     pub(crate) fn move_to(&mut self, records: &'t mut [R]) {
-        let count = self.records.len();
-        if records.len().min(MAX_RECORDS) <= count {
-            return;
+        let (records, count) = (nameable(records), self.records.len());
+        if records.len() > count {
+            records[..count].swap_with_slice(self.records);
+            self.records = records;
         }
-        let (to, _) = records.split_at_mut(records.len().min(MAX_RECORDS));
-        to[..count].swap_with_slice(self.records);
-        self.records = to;
     }
 }
 

@@ -16,7 +16,8 @@
 //! `device` devices by number, their streams and blocks · `backing` when pages move · `memory` allocations
 //! and frees, with their callers' signatures · `reserved` reservations and their tensors · `throw` exceptions ·
 //! `job` the control file · `step` steps and windows of captures · `report` counters, limits and JSON texts ·
-//! `history` recorded allocations and frees · `outcome` errors · `interpose` functions in front of the driver, if the library is preloaded
+//! `history` recorded allocations and frees · `outcome` errors · `interpose` functions in front of the driver, if the
+//! library is preloaded
 
 #![cfg(unix)]
 

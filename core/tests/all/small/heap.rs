@@ -7,15 +7,11 @@ use larder_core::{Heap, HeapStats, RegionError, StaticHeap};
 use larder_model::Random;
 
 /// Returns a heap and its region, which must live as long as the heap.
-fn heap(bytes: usize) -> (Heap, Vec<u8>) {
-    let heap = Heap::new();
-    let mut region = vec![0xee_u8; bytes];
-    // SAFETY: only the heap uses the region while both live.
-    unsafe { heap.claim(region.as_mut_ptr(), bytes) }.unwrap();
-    (heap, region)
+fn heap(bytes: usize) -> (Heap, Vec<Vec<u8>>) {
+    heap_of(&[bytes])
 }
 
-/// Returns a heap with several regions, which must live as long as the heap.
+/// Returns a heap and its regions, which must live as long as the heap.
 fn heap_of(regions: &[usize]) -> (Heap, Vec<Vec<u8>>) {
     let heap = Heap::new();
     let claim = |&bytes: &usize| {
@@ -181,7 +177,7 @@ fn regions_of_all_lengths_serve_together() {
 fn four_regions_can_be_filled_as_one() {
     // Blocks of more than the longest class; each needs a chunk record.
     for size in [4100, 40_000] {
-        let (one, _memory) = heap_of(&[1 << 20]);
+        let (one, _memory) = heap(1 << 20);
         let count = fill(&one, size);
         let (four, _memory) = heap_of(&[1 << 20; 4]);
         let all = fill(&four, size);
