@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
-use larder_core::steps::Steps;
+use larder_core::steps::{Served, Steps};
 use larder_core::{Addr, AddrRange, BestFit, BlockAllocator, Chunk, ChunkInfo, Granule, Shared};
 use larder_model::PageDevice;
 
@@ -140,7 +140,10 @@ impl Contender for Paged {
         let pool = self.pool.as_mut()?;
         let request = StreamOrder::request(stream, bytes);
         let grant = match &mut self.steps {
-            Some(steps) => steps.alloc(&mut &*pool, &request).ok()??,
+            Some(steps) => match steps.alloc(&mut &*pool, &request).ok()? {
+                Served::Here(grant) => grant,
+                Served::Elsewhere(_) => return None,
+            },
             None => match pool.get_mut().try_alloc_now(&request) {
                 Some(grant) => grant,
                 None => pool

@@ -3,8 +3,8 @@
 //!
 //! Each step mark of a trace begins a step.
 
-use larder_core::steps::{InRange, StepConfig, StepTables, Steps, Tag};
-use larder_core::{Addr, AddrRange, BestFit, Granule, RegionConfig, RegionPool, Request};
+use larder_core::steps::{InRange, Served, StepConfig, StepTables, Steps, Tag};
+use larder_core::{Addr, AddrRange, BestFit, Grant, Granule, RegionConfig, RegionPool, Request};
 use larder_model::StepSizes;
 
 use crate::ours;
@@ -123,7 +123,11 @@ impl Drop for PlannedPlain {
 impl Contender for PlannedPlain {
     fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         let (steps, mut below) = self.parts()?;
-        let block = steps.alloc(&mut below, &Request::new(bytes)).ok()??.block;
+        let Served::Here(Grant { block, .. }) =
+            steps.alloc(&mut below, &Request::new(bytes)).ok()?
+        else {
+            return None;
+        };
         let used = block.range().end().get() - BASE;
         if used > self.held_bytes {
             self.held_bytes = used.next_multiple_of(GROWTH_BYTES);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
-use larder_core::steps::{StepConfig, Steps};
+use larder_core::steps::{Served, StepConfig, Steps, Tag};
 use larder_core::{
     Addr, AddrRange, Align, BestFit, Block, BlockAllocator, Chunk, Granule, Request, Shared,
     StreamId,
@@ -47,7 +47,7 @@ pub fn run_steps(head: StepsHead, ops: impl IntoIterator<Item = StepsOp>) -> Res
         obstacles,
     });
     let config = StepConfig {
-        keep_out_outliving: head[3] >= 128,
+        within_plans: head[3] >= 128,
         threshold_bytes: u64::from(head[3] & 64) * 8,
         ..StepConfig::new()
     };
@@ -71,6 +71,7 @@ pub fn run_steps(head: StepsHead, ops: impl IntoIterator<Item = StepsOp>) -> Res
             PageDevice::new(PAGE, PAGES * PAGE / 4),
         ),
         live: BTreeMap::new(),
+        elsewhere: Vec::new(),
         script: Vec::new(),
         old: Vec::new(),
     };
@@ -85,6 +86,7 @@ struct Run<'t> {
     steps: Steps<'t>,
     paged: Shared<PagePool<'t>, PageDevice>,
     live: BTreeMap<u64, Block>,
+    elsewhere: Vec<Tag>,
     /// The operations of this step, and those of each earlier step.
     script: Vec<StepsOp>,
     old: Vec<Vec<StepsOp>>,
@@ -125,8 +127,13 @@ impl Run<'_> {
             if kind >= 240 {
                 request.align = Align::new(1 << (value % 17)).expect("a power of two");
             }
-            let Ok(Some(grant)) = self.steps.alloc(&mut below, &request) else {
-                return Ok(());
+            let grant = match self.steps.alloc(&mut below, &request) {
+                Err(_) => return Ok(()),
+                Ok(Served::Elsewhere(tag)) => {
+                    self.elsewhere.push(tag);
+                    return Ok(());
+                }
+                Ok(Served::Here(grant)) => grant,
             };
             let range = grant.block.range();
             if range.bytes() < request.bytes || !range.start().is_aligned(request.align) {
@@ -138,6 +145,10 @@ impl Run<'_> {
             }
             self.paged.source().begin_use(range, StreamId::MAIN);
             self.live.insert(range.start().get(), grant.block);
+        } else if value % 4 == 3
+            && let Some(tag) = self.elsewhere.pop()
+        {
+            self.steps.free_elsewhere(tag);
         } else if let Some((&start, _)) = self
             .live
             .iter()

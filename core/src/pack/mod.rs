@@ -60,6 +60,7 @@ pub use error::PackError;
 pub use item::Item;
 pub use lifetime::Lifetime;
 pub use packer::Packer;
+pub(crate) use packer::RECORDS_PER_BUCKET;
 pub use section::Section;
 pub use tables::{PackSizes, PackTables, Part, UndoRecord};
 pub use validate::{Invalid, validate};

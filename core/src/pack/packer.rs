@@ -19,7 +19,7 @@ const PAIRS_PER_BUCKET: u64 = 2 * 48;
 /// Number of buckets that cost as much as a step of the search.
 const BUCKETS_PER_STEP: u64 = 64;
 /// Number of records that cost as much as a bucket.
-const RECORDS_PER_BUCKET: u64 = 48;
+pub(crate) const RECORDS_PER_BUCKET: u64 = 48;
 /// One run in this many aims between the best height and the lower bound; the others aim at the bound.
 const RUNS_BETWEEN: u32 = 4;
 /// Number of levels of caution. Each level halves the distance between the best height and the height at which such a

@@ -68,21 +68,50 @@ impl Guesses {
     }
 }
 
+/// Whether blocks are expected to be freed in their step, as far as the shape knows. A block that outlives a step in
+/// which it had a place keeps memory from the next steps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trust {
+    /// Number of successive known steps in which they were.
+    kept: u32,
+    /// Number of such steps after which they are expected to be.
+    needed: u32,
+    /// Number of successive steps that were known, and in which they were.
+    pub(super) steady: u32,
+}
+
+impl Trust {
+    const FIRST_NEEDED: u32 = 4;
+    const MAX_NEEDED: u32 = 256;
+
+    pub(super) const fn new() -> Self {
+        Self {
+            kept: 0,
+            needed: Self::FIRST_NEEDED,
+            steady: 0,
+        }
+    }
+
+    pub(super) const fn is_earned(&self) -> bool {
+        self.kept >= self.needed
+    }
+
+    /// Notes whether the blocks of one more known step were freed in it.
+    pub(super) fn note(&mut self, kept: bool) {
+        let successive = |count: u32| if kept { count.saturating_add(1) } else { 0 };
+        (self.kept, self.steady) = (successive(self.kept), successive(self.steady));
+    }
+
+    /// Notes that a block outlived a step in which it had a place.
+    pub(super) fn betray(&mut self) {
+        (self.kept, self.steady) = (0, 0);
+        self.needed = (self.needed * 4).min(Self::MAX_NEEDED);
+    }
+}
+
 /// Maximum number of consecutive allocations that may differ before a shape is abandoned. It is also the maximum number
 /// of the shape's allocations that may be skipped to meet the shape again.
 const STRAY: u32 = 16;
-
-/// The maximum number of live granules in any step, divided by this, is the number of granules by which a layout may
-/// exceed that maximum.
-const SPARE_DIVISOR: u32 = 512;
-
-/// Returns the maximum height of a layout if at most `max` granules were live.
-const fn spared(max: u32) -> u32 {
-    max.saturating_add(max / SPARE_DIVISOR)
-}
-
-/// The maximum work of one layout, divided by this, is the maximum debt of a shape's layouts.
-const OWED_DIVISOR: u64 = 8;
 
 /// Number of allocations for which an unverified shape gets memory initially.
 const MET_AT_FIRST: u32 = 16;
@@ -90,6 +119,13 @@ const MET_AT_FIRST: u32 = 16;
 const MET_ENOUGH: u32 = 32;
 
 impl Steps<'_> {
+    /// Stops following a shape in this step: its places have no memory.
+    pub fn abandon(&mut self) {
+        if self.is_inside() {
+            self.state = StepState::Lost;
+        }
+    }
+
     /// Returns the shape's entry for the current allocation, if the allocation follows a shape.
     pub(super) fn follow(
         &mut self,
@@ -152,7 +188,9 @@ impl Steps<'_> {
         expected: Successors,
     ) -> Option<Entry> {
         let guessed = !expected.contains(&Some(shape)) && self.key == 0;
-        let trusted = !guessed || self.guesses.are_good();
+        let likely = !guessed || self.guesses.are_good();
+        let frees = !self.config.within_plans || self.trust.is_earned();
+        let trusted = likely && frees;
         let layout = trusted.then(|| self.lay_out(below, shape)).flatten();
         let backed = layout.and_then(|layout| self.back(below, shape, layout, self.count));
         self.state = StepState::Follows(FollowMode {
@@ -243,8 +281,15 @@ impl Steps<'_> {
         let granule = below.granule();
         let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
         let page = granule.count_up(below.page_bytes()).unwrap_or(1);
-        let max = spared(self.shapes.max_live());
+        let max = self.max_height();
         held.max(max.checked_next_multiple_of(page).unwrap_or(max))
+    }
+
+    /// Returns the maximum height of a layout that takes further memory: the maximum that was live in any step, and a
+    /// little more.
+    pub(super) fn max_height(&self) -> u32 {
+        let max = self.shapes.max_live();
+        max.saturating_add(max / self.config.spare_divisor.max(1))
     }
 
     /// Returns the shape's layout for the blocks that are live now, and makes one if there is none. Returns `None` if
@@ -254,7 +299,6 @@ impl Steps<'_> {
         let cap = granule.count_up(self.config.cap_bytes).unwrap_or(u32::MAX);
         // The largest height means that there is no layout.
         let cap = cap.min(u32::MAX - 1);
-        let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
         let obstacles = self.places.collect(
             below,
             self.tags,
@@ -268,46 +312,70 @@ impl Steps<'_> {
         let made = layouts.position(|layout| layout.fingerprint == fingerprint);
         let layout = made.unwrap_or((known.recent() + 1) % LAYOUTS);
         if made.is_none() {
-            if known.debt > self.config.packing_work / OWED_DIVISOR {
+            // A layout ends above all obstacles: if that alone takes too much, no layout is made.
+            if !self.fits(below, obstacles.height.max(1), cap) {
                 return None;
             }
             let from = self.count;
+            let unplaced = self.shapes.get(shape).len.saturating_sub(from);
+            if obstacles.fair_work(unplaced).min(self.config.packing_work) > self.credit {
+                return None;
+            }
             let mut effort = LayoutEffort {
-                buckets: self.config.packing_work,
+                buckets: self.credit,
                 work: self.config.search_work,
-                enough: spared(self.shapes.max_live()),
+                enough: self.max_height(),
                 spent: 0,
             };
             let unplaced = Unplaced {
                 entries: self.shapes.entries_mut(shape),
                 from,
                 layout,
+                within_plans: self.config.within_plans,
             };
             let height = self.places.place(obstacles, unplaced, &mut effort);
-            let known = self.shapes.get_mut(shape);
-            known.debt += effort.spent;
-            known.layouts[layout] = Layout {
+            self.credit = self.credit.saturating_sub(effort.spent);
+            self.stats.layout_work += effort.spent;
+            let height = height.filter(|height| self.pays(shape, *height));
+            self.shapes.get_mut(shape).layouts[layout] = Layout {
                 fingerprint,
                 from,
                 height: height.unwrap_or(u32::MAX),
             };
             self.stats.layouts += 1;
-            self.stats.layout_work += effort.spent;
         }
         let known = self.shapes.get_mut(shape);
         // The number of a layout is less than `LAYOUTS`.
         known.recent = layout as u8;
         let height = known.layouts[layout].height;
+        self.fits(below, height, cap).then_some(layout)
+    }
+
+    /// Returns whether a layout of this height and the blocks that get no place take together little more than was live
+    /// at most, or all blocks get a place.
+    fn pays(&self, shape: ShapeId, height: u32) -> bool {
+        if !self.config.within_plans {
+            return true;
+        }
+        let beside = self.shapes.entries(shape).iter();
+        let beside = beside.filter(|entry| entry.outlives());
+        let total = beside.fold(height, |sum, entry| sum.saturating_add(entry.granules));
+        total <= self.max_height()
+    }
+
+    /// Returns whether a layout of this height may be used, and counts it as rejected otherwise.
+    fn fits(&mut self, below: &mut impl PlaceAllocator, height: u32, cap: u32) -> bool {
+        let granule = below.granule();
         let range = AddrRange::new(below.addresses().start(), granule.bytes_of(height));
-        let Some(range) = range.filter(|_| height <= cap) else {
-            self.stats.rejected += 1;
-            return None;
-        };
-        let missing = granule.count_up(below.missing_bytes(range));
-        let after = held.saturating_add(missing.unwrap_or(u32::MAX));
-        let fits = after <= self.allowed(below);
+        let range = range.filter(|_| height <= cap);
+        let fits = range.is_some_and(|range| {
+            let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
+            let missing = granule.count_up(below.missing_bytes(range));
+            let after = held.saturating_add(missing.unwrap_or(u32::MAX));
+            after <= self.allowed(below)
+        });
         self.stats.rejected += u64::from(!fits);
-        fits.then_some(layout)
+        fits
     }
 }
 

@@ -11,7 +11,7 @@
 use super::Tag;
 use super::place_allocator::PlaceAllocator;
 use super::shape::{Entry, Inherited};
-use crate::pack::{Lifetime, PackTables, Packer};
+use crate::pack::{Lifetime, PackTables, Packer, RECORDS_PER_BUCKET};
 use crate::units::Align;
 
 /// Maximum number of records that a step of the search examines for each lifetime.
@@ -19,6 +19,9 @@ const RECORDS_PER_WORK: u64 = 8;
 
 /// Number of buckets that cost as much as preparing a lifetime.
 const BUCKETS_PER_LIFETIME: u64 = 4;
+
+/// Number of buckets for each lifetime with which a layout is usually as low as with more.
+const FAIR_BUCKETS: u64 = 64;
 
 /// One range in use at the start of a layout, in granules from the start of the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,8 +65,17 @@ pub(super) struct Obstacles {
     count: usize,
     /// Whether there were more obstacles than the table holds.
     overrun: bool,
+    /// End of the highest one, in granules.
+    pub(super) height: u32,
     /// A hash of all obstacles, never 0.
     pub(super) fingerprint: u64,
+}
+
+impl Obstacles {
+    /// Returns the buckets that a good layout of this many allocations usually takes.
+    pub(super) const fn fair_work(&self, allocations: u32) -> u64 {
+        (allocations as u64 + self.count as u64) * FAIR_BUCKETS
+    }
 }
 
 /// The allocations that a layout places: those of a shape, starting with number `from`.
@@ -72,12 +84,14 @@ pub(super) struct Unplaced<'e> {
     pub(super) from: u32,
     /// The layout whose offsets are set.
     pub(super) layout: usize,
+    /// Whether entries that outlive the step get no place.
+    pub(super) within_plans: bool,
 }
 
 /// The effort for a layout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayoutEffort {
-    /// Buckets of the greedy packings.
+    /// Buckets that may be spent.
     pub(super) buckets: u64,
     /// Steps of the search after the greedy packings, times lifetimes.
     pub(super) work: u64,
@@ -101,7 +115,7 @@ impl Places<'_> {
         let granule = below.granule();
         let mut fingerprint = Fingerprint::new();
         fingerprint.add(u64::from(from));
-        let (mut count, mut overrun) = (0, false);
+        let (mut count, mut overrun, mut height) = (0, false, 0);
         below.for_each_block(&mut |handle, range| {
             let number = |bytes: u64| granule.count_up(bytes).unwrap_or(u32::MAX);
             let start = number(range.start().get() - base);
@@ -116,6 +130,7 @@ impl Places<'_> {
             } else {
                 Entry::OUTLIVES
             };
+            height = height.max(end);
             fingerprint.add(u64::from(start) << 32 | u64::from(end));
             fingerprint.add(u64::from(until));
             overrun |= !self.add(&mut count, Obstacle { start, end, until });
@@ -123,6 +138,7 @@ impl Places<'_> {
         Obstacles {
             count,
             overrun,
+            height,
             fingerprint: fingerprint.number(),
         }
     }
@@ -158,8 +174,8 @@ impl Places<'_> {
             return None;
         }
         let mut entries = unplaced.entries.iter().skip(unplaced.from as usize);
-        let stacked = entries
-            .any(Entry::outlives)
+        let stacks = !unplaced.within_plans && entries.any(Entry::outlives);
+        let stacked = stacks
             .then(|| self.stack(obstacles.count, &mut unplaced))
             .flatten()
             .and_then(|total| self.pack(obstacles.count, total, &mut unplaced, effort));
@@ -220,12 +236,13 @@ impl Places<'_> {
         unplaced: &mut Unplaced<'_>,
         effort: &mut LayoutEffort,
     ) -> Option<u32> {
-        let (entries, from) = (&mut *unplaced.entries, unplaced.from);
+        let from = unplaced.from;
+        let entries = &mut *unplaced.entries;
         let last = entries.len() as u32;
         let floor = self.floor(count, total, entries);
         let mut taken = 0;
         for (position, entry) in (from..).zip(&entries[from as usize..]) {
-            if total > count && entry.outlives() {
+            if (total > count || unplaced.within_plans) && entry.outlives() {
                 continue;
             }
             *self.order.get_mut(taken)? = position;
@@ -251,8 +268,10 @@ impl Places<'_> {
         }
         effort.spent += all as u64 * BUCKETS_PER_LIFETIME;
         let mut packer = Packer::new(&self.lifetimes[..all], self.pack.lend()).ok()?;
-        packer.first_within(effort.buckets);
-        packer.stop_after(effort.work.saturating_mul(RECORDS_PER_WORK));
+        let left = |effort: &LayoutEffort| effort.buckets.saturating_sub(effort.spent);
+        packer.first_within(left(effort));
+        let searched = left(effort).saturating_sub(packer.work()) * RECORDS_PER_BUCKET;
+        packer.stop_after(searched.min(effort.work.saturating_mul(RECORDS_PER_WORK)));
         // A height below the bytes that may be held anyway is not worth a search.
         packer.stop_at(u64::from(effort.enough.saturating_sub(floor)));
         packer.improve(effort.work / (all as u64 + 1));

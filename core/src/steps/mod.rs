@@ -19,13 +19,16 @@
 //! * An allocation that differs from the shape is a *deviation*. Another shape that begins with all of this step's
 //!   allocations is then followed, and laid out around the live blocks. If there is none, the step continues without a
 //!   plan until it meets a nearby allocation of the old shape again.
-//! * At its end the step is learned: as a new shape, or as longer lives in a known one.
+//! * At its end the step is learned: as a new shape, or as lives in a known one. A step that ended early, after the
+//!   first allocations of the shape that it followed, teaches nothing.
+//! * After a number of steps of which plans served few blocks ([`StepConfig::patience`]), steps are *skipped*: they are not observed and cost
+//!   nothing. Then steps are observed again. If they gain nothing again, twice as many are skipped.
 //!
 //! # Cost
 //! An allocation is O(1), plus the walk of [`PlaceAllocator::alloc_at`]. Choosing a shape, at the first allocation of a
 //! step and at each deviation, is O(shapes + allocations compared). Ending a step is O(allocations of all shapes). The
-//! cost of laying a shape out is given in `layout`, and all layouts of a shape together stay within
-//! [`StepConfig::packing_work`].
+//! cost of laying a shape out is given in `layout`. All layouts together examine at most
+//! [`StepConfig::packing_work`] buckets, and one for each allocation.
 
 mod follow;
 mod layout;
@@ -40,7 +43,7 @@ pub use save::SavedPlansError;
 pub use shape::{Entry, Shape};
 pub use stats::{StepConfig, StepStats};
 
-use follow::{Guesses, StepState};
+use follow::{Guesses, StepState, Trust};
 use shape::{Inherited, LAYOUTS, Layout, ShapeId, Shapes};
 
 use crate::block::{Block, ChunkHandle, Grant, Request};
@@ -81,10 +84,18 @@ pub struct StepTables<'t> {
     pub places: Places<'t>,
 }
 
-/// Number of buckets that an allocation pays for in the making of layouts; they take half a microsecond or less.
-/// Obstacles may lie elsewhere in each step, but with this limit, remaking layouts costs no more in the long run than
-/// allocating.
-const EARNED: u64 = 4;
+/// Binary logarithm of the maximum number of steps skipped, in units of the first number.
+const MAX_SKIP_LOG2: u32 = 5;
+
+/// A block of a step, or the request for one that the caller serves.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Served {
+    /// The block.
+    Here(Grant),
+    /// The caller serves the request, and reports the free of the block with this tag to
+    /// [`free_elsewhere`](Steps::free_elsewhere) if it can. Only if [`StepConfig::within_plans`] is set.
+    Elsewhere(Tag),
+}
 
 /// Number of chunks remembered as starts of searches for other chunks.
 const LANDMARKS: usize = 256;
@@ -92,7 +103,7 @@ const LANDMARKS: usize = 256;
 /// Recognises steps and serves them from plans.
 ///
 /// ```
-/// use larder_core::steps::{InRange, StepConfig, Steps};
+/// use larder_core::steps::{InRange, Served, StepConfig, Steps};
 /// use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Request};
 /// # let mut lent = larder_model::OwnedTables::new(larder_model::StepSizes {
 /// #     tags: 64, asked: 64, inherited: 8, shapes: 4, entries: 256, obstacles: 16,
@@ -106,9 +117,10 @@ const LANDMARKS: usize = 256;
 /// let mut below = InRange { pool: &mut pool, addresses, held_bytes: 1 << 20 };
 /// for _ in 0..4 {
 ///     steps.begin(7); // steps of one kind
-///     let first = steps.alloc(&mut below, &Request::new(30_000))?.unwrap().block;
-///     steps.free(&mut below, first)?;
-///     let second = steps.alloc(&mut below, &Request::new(40_000))?.unwrap().block;
+///     let Served::Here(first) = steps.alloc(&mut below, &Request::new(30_000))? else { unreachable!() };
+///     steps.free(&mut below, first.block)?;
+///     let Served::Here(second) = steps.alloc(&mut below, &Request::new(40_000))? else { unreachable!() };
+///     let second = second.block;
 ///     assert_eq!(second.addr().get(), 0, "in the place of the first");
 ///     steps.free(&mut below, second)?;
 ///     steps.end();
@@ -137,13 +149,29 @@ pub struct Steps<'t> {
     last: Option<ShapeId>,
     /// The shape of the first step of all.
     first: Option<ShapeId>,
+    /// Number of this step's blocks that are live and not elsewhere.
+    here: u32,
+    /// Granules of this step's blocks that are live and elsewhere.
+    elsewhere: u32,
     /// Maximum granules live in the step.
     peak: u32,
     /// Whether the next step is expected to be like the first one.
     starts_over: bool,
     guesses: Guesses,
+    trust: Trust,
     /// Whether the last step was a known one, served from its layout.
     served: bool,
+    /// Buckets that layouts may still examine.
+    credit: u64,
+    /// Number of hits and of rejected layouts before the current step.
+    hits_before: u64,
+    rejected_before: u64,
+    /// Steps without gain, less the steps with gain, counted double. A step of a known shape without gain counts as half
+    /// a step, because its plan may serve the next one.
+    gainless: u32,
+    /// Number of next steps that are skipped, and binary logarithm of the next such number.
+    skips: u32,
+    skip_log2: u32,
     landmarks: [u32; LANDMARKS],
     stats: StepStats,
 }
@@ -164,12 +192,21 @@ impl<'t> Steps<'t> {
             count: 0,
             inherited_count: 0,
             overrun: false,
+            here: 0,
+            elsewhere: 0,
             last: None,
             first: None,
             peak: 0,
             starts_over: false,
             guesses: Guesses::new(),
+            trust: Trust::new(),
             served: false,
+            credit: config.packing_work,
+            hits_before: 0,
+            rejected_before: 0,
+            gainless: 0,
+            skips: 0,
+            skip_log2: 0,
             landmarks: [0; LANDMARKS],
             stats: StepStats::default(),
         }
@@ -185,7 +222,12 @@ impl<'t> Steps<'t> {
             let shape = self.shapes.get(id);
             for (number, layout) in shape.layouts.iter().enumerate() {
                 if layout.fingerprint != 0 && layout.height != u32::MAX {
-                    check_layout(layout, number, self.shapes.entries(id))?;
+                    check_layout(
+                        layout,
+                        number,
+                        self.shapes.entries(id),
+                        self.config.within_plans,
+                    )?;
                 }
             }
         }
@@ -237,13 +279,25 @@ impl<'t> Steps<'t> {
 
     /// Begins a step, and ends the one under way. A step is compared only with steps of the same key; steps without a
     /// key have key 0.
+    ///
+    /// The step is skipped if plans served few blocks of the steps before it; [`is_inside`](Self::is_inside) is then
+    /// false.
     pub fn begin(&mut self, key: u64) {
         self.end();
+        if let Some(skips) = self.skips.checked_sub(1) {
+            self.skips = skips;
+            self.stats.steps += 1;
+            self.stats.skipped_steps += 1;
+            self.served = false;
+            return;
+        }
+        (self.hits_before, self.rejected_before) = (self.stats.hits, self.stats.rejected);
         self.step = self.step.wrapping_add(1).max(1);
         self.key = key;
         self.count = 0;
         self.inherited_count = 0;
         self.overrun = false;
+        (self.here, self.elsewhere) = (0, 0);
         self.peak = 0;
         self.state = StepState::Begun;
     }
@@ -253,6 +307,21 @@ impl<'t> Steps<'t> {
     pub fn planned_bytes(&self, granule: Granule) -> Option<u64> {
         self.served
             .then(|| granule.bytes_of(self.shapes.max_height()))
+    }
+
+    /// Returns the length in bytes of the memory that the current step may need for its blocks, if only what lies
+    /// [within plans](StepConfig::within_plans) is served: the end of all layouts, or 0 if blocks are not expected to be
+    /// freed in their step.
+    pub fn expected_bytes(&self, granule: Granule) -> u64 {
+        match self.is_inside() && self.trust.is_earned() {
+            true => granule.bytes_of(self.shapes.max_recent_height(self.max_height())),
+            false => 0,
+        }
+    }
+
+    /// Returns how many successive steps until now were of known shapes and freed their blocks as these do.
+    pub const fn steady_steps(&self) -> u32 {
+        self.trust.steady
     }
 
     /// Returns whether a step is under way.
@@ -273,51 +342,80 @@ impl<'t> Steps<'t> {
         }
         let state = core::mem::replace(&mut self.state, StepState::Outside);
         self.stats.steps += 1;
+        self.stats.overlong_steps += u64::from(self.overrun);
         self.served = false;
+        let (count, known_before) = (u64::from(self.count), self.stats.known_steps);
+        self.credit = self
+            .credit
+            .saturating_add(count)
+            .min(self.config.packing_work);
+        if self.here > 0 {
+            self.trust.betray();
+        }
         let starts_over = core::mem::take(&mut self.starts_over);
         if self.count == 0 || self.overrun {
             self.last = self.last.filter(|_| !starts_over);
-            return;
+        } else {
+            let id = self.learn(state);
+            self.last = id.filter(|_| !starts_over);
         }
+        self.weigh(self.stats.known_steps > known_before);
+    }
+
+    /// Learns the step that has ended. Returns its shape.
+    fn learn(&mut self, state: StepState) -> Option<ShapeId> {
         let asked = &self.asked[..self.count as usize];
         let inherited = &mut self.inherited[..self.inherited_count as usize];
         inherited.sort_unstable_by_key(Entry::position);
-        let known = self.shapes.find(asked, self.key);
+        let followed = match state {
+            StepState::Follows(way) => Some(way),
+            _ => None,
+        };
         let is_first = self.shapes.used() == 0;
-        let id = if let Some(id) = known {
+        let exact = self.shapes.find(asked, self.key);
+        let known = exact.or_else(|| {
+            let shape = followed?.shape;
+            self.shapes.begins_with(shape, asked).then_some(shape)
+        });
+        if let Some(id) = known {
             self.stats.known_steps += 1;
-            if let StepState::Follows(way) = state {
+            if let Some(way) = followed {
                 self.served = way.layout.is_some();
                 if way.guessed && way.shape == id {
                     self.guesses.note(true);
                 }
             }
-            let learned = self.shapes.learn(id, asked, inherited);
-            let paid = u64::from(self.count) * EARNED;
-            let shape = self.shapes.get_mut(id);
-            shape.debt = shape.debt.saturating_sub(paid);
-            if learned {
-                // A shape with longer lives is laid out again, whatever its debt.
-                shape.debt = 0;
-                for layout in &mut shape.layouts {
-                    layout.fingerprint = 0;
-                }
-            }
-            Some(id)
+        }
+        if let Some(id) = known {
+            self.trust.note(self.shapes.keeps_lives(id, asked));
         } else {
+            self.trust.steady = 0;
+        }
+        if let Some(id) = exact
+            && self.shapes.learn(id, asked, inherited)
+        {
+            for layout in &mut self.shapes.get_mut(id).layouts {
+                layout.fingerprint = 0;
+            }
+        }
+        let id = known.or_else(|| {
             let shape = Shape {
                 key: self.key,
                 seen: self.step,
                 ..Shape::EMPTY
             };
-            let id = self.shapes.add(shape, asked, inherited);
+            let removed = &mut self.stats.forgotten_shapes;
+            let id = self.shapes.add(shape, asked, inherited, removed);
             // A shape in the slot of one that was removed to make room is a different shape.
             let shapes = &self.shapes;
             let stays = |shape: &ShapeId| Some(*shape) != id && shapes.get(*shape).seen > 0;
             self.first = self.first.filter(stays);
             self.last = self.last.filter(stays);
             id
-        };
+        });
+        if let Some(id) = id.filter(|_| known.is_none()) {
+            self.forget_beginnings(id);
+        }
         if let Some(id) = id {
             let shape = self.shapes.get_mut(id);
             shape.seen = self.step;
@@ -330,12 +428,50 @@ impl<'t> Steps<'t> {
         if is_first {
             self.first = id;
         }
-        self.last = id.filter(|_| !starts_over);
+        id
     }
 
-    /// Allocates a block at the plan's place, or anywhere. Returns `None` if the block is known to outlive its step and
-    /// such blocks are [kept out](StepConfig::keep_out_outliving). The caller then serves the block from elsewhere, and
-    /// the block counts as allocated.
+    /// Forgets the shapes that are the beginning of this one, which serves their steps, too.
+    fn forget_beginnings(&mut self, id: ShapeId) {
+        for other in self.shapes.ids() {
+            let shape = self.shapes.get(other);
+            if other != id
+                && shape.seen > 0
+                && shape.key == self.key
+                && self.shapes.begins_with(id, self.shapes.entries(other))
+            {
+                self.shapes.replace(other, id);
+                self.first = self
+                    .first
+                    .map(|first| if first == other { id } else { first });
+                self.last = self.last.map(|last| if last == other { id } else { last });
+            }
+        }
+    }
+
+    /// Decides from the step that has ended whether the next steps are skipped. A step gains if half of its blocks were
+    /// allocated at their places.
+    fn weigh(&mut self, known: bool) {
+        let hits = self.stats.hits - self.hits_before;
+        if hits > 0 && hits * 2 >= u64::from(self.count) {
+            self.gainless = self.gainless.saturating_sub(2);
+            if self.gainless == 0 {
+                self.skip_log2 = 0;
+            }
+            return;
+        }
+        let hopeful = known && self.stats.rejected == self.rejected_before;
+        self.gainless += if hopeful { 1 } else { 2 };
+        let patience = self.config.patience.saturating_mul(2);
+        if self.gainless >= patience {
+            self.gainless = 0;
+            self.skips = patience.saturating_mul(1 << self.skip_log2);
+            self.skip_log2 = (self.skip_log2 + 1).min(MAX_SKIP_LOG2);
+        }
+    }
+
+    /// Allocates a block at the plan's place, or anywhere. With [`StepConfig::within_plans`], a block without a place is
+    /// left to the caller, and counts as allocated.
     ///
     /// # Errors
     /// The errors of `below`; in that case no block is allocated.
@@ -345,51 +481,69 @@ impl<'t> Steps<'t> {
         &mut self,
         below: &mut P,
         request: &Request,
-    ) -> Result<Option<Grant>, P::Error> {
+    ) -> Result<Served, P::Error> {
         let granules = below.granule().count_up(request.bytes);
         let granules = granules.filter(|_| request.bytes >= self.config.threshold_bytes);
         let (Some(granules), true) = (granules, self.is_inside()) else {
-            return below.alloc(request).map(Some);
+            return self.unplanned(below, request, Tag::NONE);
         };
         let entry = Entry {
             granules,
             end: Entry::OUTLIVES,
-            offsets: [0; LAYOUTS],
             align_log2: request
                 .align
                 .log2()
                 .saturating_sub(below.granule().align().log2()) as u8,
+            ..Entry::EMPTY
         };
         let Some(slot) = self.asked.get_mut(self.count as usize) else {
             self.overrun = true;
             self.stats.unplanned += 1;
-            return below.alloc(request).map(Some);
+            return self.unplanned(below, request, Tag::NONE);
         };
         *slot = entry;
         let state = self.state;
         let known = self.follow(below, entry);
-        if self.config.keep_out_outliving && known.is_some_and(|known| known.outlives()) {
-            self.count += 1;
+        let tag = Tag {
+            step: self.step,
+            position: self.count,
+        };
+        let served = if self.config.within_plans && known.is_some_and(|known| known.outlives()) {
             self.stats.kept_out += 1;
-            return Ok(None);
-        }
-        let served = self.serve(below, request, known);
+            Ok(Served::Elsewhere(tag))
+        } else {
+            self.serve(below, request, known, tag)
+        };
         if served.is_err() {
             // No block was allocated, and the same request may come again.
             self.state = state;
         }
-        let grant = served?;
-        let tag = self.tags.get_mut(grant.block.handle().get() as usize);
-        if let Some(tag) = tag {
-            *tag = Tag {
-                step: self.step,
-                position: self.count,
-            };
+        let served = served?;
+        match &served {
+            Served::Here(grant) => {
+                let slot = self.tags.get_mut(grant.block.handle().get() as usize);
+                slot.into_iter().for_each(|slot| *slot = tag);
+                self.here += 1;
+            }
+            Served::Elsewhere(_) => self.elsewhere = self.elsewhere.saturating_add(granules),
         }
         self.count += 1;
-        let live = below.granule().count_up(below.live_bytes());
-        self.peak = self.peak.max(live.unwrap_or(0));
-        Ok(Some(grant))
+        let live = below.granule().count_up(below.live_bytes()).unwrap_or(0);
+        self.peak = self.peak.max(live.saturating_add(self.elsewhere));
+        Ok(served)
+    }
+
+    /// Allocates a block without a place.
+    fn unplanned<P: PlaceAllocator>(
+        &self,
+        below: &mut P,
+        request: &Request,
+        tag: Tag,
+    ) -> Result<Served, P::Error> {
+        match below.alloc(request) {
+            Err(_) if self.config.within_plans => Ok(Served::Elsewhere(tag)),
+            served => served.map(Served::Here),
+        }
     }
 
     #[inline(always)]
@@ -398,7 +552,8 @@ impl<'t> Steps<'t> {
         below: &mut P,
         request: &Request,
         known: Option<Entry>,
-    ) -> Result<Grant, P::Error> {
+        tag: Tag,
+    ) -> Result<Served, P::Error> {
         let layout = match self.state {
             StepState::Follows(way) => way.layout,
             _ => None,
@@ -406,7 +561,7 @@ impl<'t> Steps<'t> {
         let Some((known, layout)) = known.zip(layout) else {
             self.stats.unplanned += 1;
             self.stats.unplanned_bytes += request.bytes;
-            return below.alloc(request);
+            return self.unplanned(below, request, tag);
         };
         let start = below.addresses().start();
         let offset = known.offsets[layout % LAYOUTS];
@@ -420,11 +575,11 @@ impl<'t> Steps<'t> {
             self.landmarks[mark] = block.handle().get();
             self.stats.hits += 1;
             self.stats.hit_bytes += request.bytes;
-            return Ok(Grant { block, wait: None });
+            return Ok(Served::Here(Grant { block, wait: None }));
         }
         self.stats.misses += 1;
         self.stats.missed_bytes += request.bytes;
-        below.alloc(request)
+        self.unplanned(below, request, tag)
     }
 
     fn landmark(&self, below: &impl PlaceAllocator, offset: u32) -> usize {
@@ -453,9 +608,8 @@ impl<'t> Steps<'t> {
             return Ok(());
         }
         if tag.step == self.step {
-            if let Some(entry) = self.asked.get_mut(tag.position as usize) {
-                entry.end = self.count;
-            }
+            self.note_free(tag);
+            self.here = self.here.saturating_sub(1);
         } else if tag.step == self.step.wrapping_sub(1) {
             let slot = self.inherited.get_mut(self.inherited_count as usize);
             if let (Some(slot), Some(granules)) = (slot, granules) {
@@ -469,11 +623,34 @@ impl<'t> Steps<'t> {
         }
         Ok(())
     }
+
+    /// Learns the free of a block that the caller [served](Served::Elsewhere).
+    pub fn free_elsewhere(&mut self, tag: Tag) {
+        if self.is_inside() && tag.step == self.step {
+            let granules = self.note_free(tag);
+            self.elsewhere = self.elsewhere.saturating_sub(granules);
+        }
+    }
+
+    /// Records that a block of this step was freed. Returns its granules.
+    fn note_free(&mut self, tag: Tag) -> u32 {
+        let entry = self.asked.get_mut(tag.position as usize);
+        entry.map_or(0, |entry| {
+            entry.end = self.count;
+            entry.granules
+        })
+    }
 }
 
 /// Compares every pair of allocations: those that live together must not overlap.
-fn check_layout(layout: &Layout, number: usize, entries: &[Entry]) -> Result<(), &'static str> {
+fn check_layout(
+    layout: &Layout,
+    number: usize,
+    entries: &[Entry],
+    within_plans: bool,
+) -> Result<(), &'static str> {
     let placed = (layout.from as usize..).zip(&entries[layout.from as usize..]);
+    let placed = placed.filter(|(_, entry)| !within_plans || !entry.outlives());
     for (begin, entry) in placed.clone() {
         let start = entry.offsets[number];
         let end = start.checked_add(entry.granules);

@@ -285,5 +285,6 @@ fn read_entry(reader: &mut ByteReader<'_>) -> Result<Entry, SavedPlansError> {
         end: reader.u32()?,
         offsets: [reader.u32()?; LAYOUTS],
         align_log2: reader.u32()?.min(63) as u8,
+        ..Entry::EMPTY
     })
 }

@@ -17,13 +17,16 @@ use core::num::NonZeroU16;
 /// Number of layouts kept for a shape: two, for programs that alternate between two inputs.
 pub(super) const LAYOUTS: usize = 2;
 
-/// One allocation of a step. 20 bytes.
+/// One allocation of a step. 28 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Size in granules.
     pub(super) granules: u32,
-    /// Tick of the free; [`Entry::OUTLIVES`] if the step ended before the free.
+    /// Tick of the free that the layouts assume; [`Entry::OUTLIVES`] if the step ended before the free.
     pub(super) end: u32,
+    /// Tick of the latest free in this window, and of the second latest.
+    pub(super) latest: u32,
+    pub(super) second: u32,
     /// The block's place in each layout, in granules from the start of the addresses.
     pub(super) offsets: [u32; LAYOUTS],
     /// Binary logarithm of the alignment in granules; 0 for alignments up to a granule.
@@ -35,6 +38,8 @@ impl Entry {
     pub const EMPTY: Self = Self {
         granules: 0,
         end: 0,
+        latest: 0,
+        second: 0,
         offsets: [0; LAYOUTS],
         align_log2: 0,
     };
@@ -62,6 +67,25 @@ impl Entry {
         self.offsets[0]
     }
 
+    /// Learns the tick of one more free. Returns whether the layouts must assume a longer life: that of this free, or
+    /// if the shape is `settled`, that of the second latest free in this window.
+    fn learn(&mut self, tick: u32, settled: bool) -> bool {
+        self.second = self.second.max(tick.min(self.latest));
+        self.latest = self.latest.max(tick);
+        let end = if settled { self.second } else { self.latest };
+        let longer = end > self.end;
+        self.end = self.end.max(end);
+        longer
+    }
+
+    /// Begins a new window. Returns whether the layouts may assume a shorter life, that of the second latest free.
+    fn forget(&mut self) -> bool {
+        let shorter = self.second < self.end;
+        self.end = self.end.min(self.second);
+        (self.latest, self.second) = (0, 0);
+        shorter
+    }
+
     /// Returns whether the two entries are the same request.
     pub(super) const fn asks_as(&self, other: &Self) -> bool {
         self.granules == other.granules && self.align_log2 == other.align_log2
@@ -84,7 +108,7 @@ impl From<Inherited> for Entry {
             granules: inherited.granules,
             end: inherited.end,
             offsets: [inherited.position; LAYOUTS],
-            align_log2: 0,
+            ..Self::EMPTY
         }
     }
 }
@@ -128,7 +152,7 @@ pub(super) struct Layout {
     pub(super) fingerprint: u64,
     /// First allocation with an offset.
     pub(super) from: u32,
-    /// Highest end in granules; `u32::MAX` if no layout could be made.
+    /// Highest end in granules; `u32::MAX` if no layout could be made, or if it would not pay.
     pub(super) height: u32,
 }
 
@@ -160,9 +184,19 @@ pub struct Shape {
     pub(super) recent: u8,
     /// Maximum number of live granules in the step, including blocks from before it.
     pub(super) peak: u32,
-    /// Work of the shape's layouts that its allocations have not paid for yet, in buckets.
-    pub(super) debt: u64,
+    /// Steps of the present window, and binary logarithm of the window's length in units of [`WINDOW`].
+    pub(super) met: u16,
+    pub(super) window_log2: u8,
+    /// Whether a window has passed.
+    pub(super) settled: bool,
+    /// Whether the last window shortened a life, and no life became longer since.
+    pub(super) shortened: bool,
 }
+
+/// Number of steps in the first windows of a shape.
+const WINDOW: u16 = 8;
+/// Maximum of [`Shape::window_log2`]: windows of 1024 steps.
+const MAX_WINDOW_LOG2: u8 = 7;
 
 impl Shape {
     /// An empty record, for filling a table.
@@ -177,7 +211,10 @@ impl Shape {
         layouts: [Layout::NONE; LAYOUTS],
         recent: 0,
         peak: 0,
-        debt: 0,
+        met: 0,
+        window_log2: 0,
+        settled: false,
+        shortened: false,
     };
 
     const fn entries(&self) -> u32 {
@@ -330,6 +367,18 @@ impl<'t> Shapes<'t> {
         })
     }
 
+    /// Returns whether the step freed all of these allocations that the shape frees.
+    pub(super) fn keeps_lives(&self, id: ShapeId, asked: &[Entry]) -> bool {
+        let mut both = self.entries(id).iter().zip(asked);
+        both.all(|(known, asked)| known.outlives() || !asked.outlives())
+    }
+
+    /// Returns whether the shape begins with these allocations.
+    pub(super) fn begins_with(&self, id: ShapeId, asked: &[Entry]) -> bool {
+        let known = self.entries(id).get(..asked.len());
+        known.is_some_and(|known| same(known, asked))
+    }
+
     /// Records that shape `id` followed shape `of`.
     pub(super) fn note_successor(&mut self, of: ShapeId, id: ShapeId) {
         let next = &mut self.get_mut(of).next;
@@ -339,29 +388,41 @@ impl<'t> Shapes<'t> {
         next[0] = Some(id);
     }
 
-    /// Learns from one more step of a shape: the known lives of blocks that lived longer are extended. Returns whether
-    /// anything changed. `inherited` is in the order of positions.
+    /// Learns from one more step of a shape. Returns whether the layouts must be made again, because the known lives
+    /// have changed. `inherited` is in the order of positions.
+    ///
+    /// A life is the longest one in the first window, and from then on the second longest of each window: one odd step
+    /// changes no plan, and what is no longer seen is forgotten. Windows become longer if shorter lives prove wrong.
     pub(super) fn learn(&mut self, id: ShapeId, asked: &[Entry], inherited: &[Entry]) -> bool {
-        let mut changed = self.lengthen(id, inherited);
-        let mut raise = |known: &mut u32, seen: u32| {
-            if *known < seen {
-                *known = seen;
-                changed = true;
-            }
-        };
+        let mut longer = self.lengthen(id, inherited);
+        let settled = self.get(id).settled;
         for (known, seen) in self.entries_mut(id).iter_mut().zip(asked) {
-            raise(&mut known.end, seen.end);
+            longer |= known.learn(seen.end, settled);
         }
         for known in self.inherited_mut(id) {
             let seen = inherited.binary_search_by_key(&known.position(), Entry::position);
             let seen = seen.ok().map(|index| inherited[index]);
             let seen = seen.filter(|seen| seen.granules == known.granules);
-            raise(
-                &mut known.end,
-                seen.map_or(Entry::OUTLIVES, |seen| seen.end),
-            );
+            longer |= known.learn(seen.map_or(Entry::OUTLIVES, |seen| seen.end), settled);
         }
-        changed
+        let shape = self.get_mut(id);
+        if longer && core::mem::take(&mut shape.shortened) {
+            shape.window_log2 = (shape.window_log2 + 1).min(MAX_WINDOW_LOG2);
+        }
+        shape.met += 1;
+        if shape.met < WINDOW << shape.window_log2 {
+            return longer;
+        }
+        (shape.met, shape.settled) = (0, true);
+        let mut shorter = false;
+        for known in self.entries_mut(id) {
+            shorter |= known.forget();
+        }
+        for known in self.inherited_mut(id) {
+            shorter |= known.forget();
+        }
+        self.get_mut(id).shortened |= shorter;
+        longer || shorter
     }
 
     /// Takes over the inherited frees of a step that has more of them than the shape. A shape learned from the very
@@ -387,13 +448,14 @@ impl<'t> Shapes<'t> {
         true
     }
 
-    /// Adds a shape. If there is no room, it replaces the shapes that have not been seen for the longest time. Returns
-    /// `None` if the shape does not fit even alone.
+    /// Adds a shape. If there is no room, it replaces the shapes that have not been seen for the longest time, and adds
+    /// their number to `removed`. Returns `None` if the shape does not fit even alone.
     pub(super) fn add(
         &mut self,
         shape: Shape,
         asked: &[Entry],
         inherited: &[Entry],
+        removed: &mut u64,
     ) -> Option<ShapeId> {
         let need = asked.len() + inherited.len();
         if need > self.entries.len() {
@@ -404,6 +466,7 @@ impl<'t> Shapes<'t> {
             let oldest = self.ids().filter(|id| self.get(*id).seen > 0);
             let oldest = oldest.min_by_key(|id| self.get(*id).seen)?;
             self.remove(oldest);
+            *removed += 1;
         }
         let id = vacant(self)?;
         let first = self.used;
@@ -417,7 +480,29 @@ impl<'t> Shapes<'t> {
         };
         self.entries_mut(id).copy_from_slice(asked);
         self.inherited_mut(id).copy_from_slice(inherited);
+        for entry in &mut self.entries[first as usize..self.used as usize] {
+            entry.latest = entry.end;
+        }
+        self.get_mut(id).met = 1;
         Some(id)
+    }
+
+    /// Removes a shape in whose place another one is expected from now on.
+    pub(super) fn replace(&mut self, id: ShapeId, by: ShapeId) {
+        let mut next = self.get(id).next;
+        next.reverse();
+        for next in next.into_iter().flatten().filter(|next| *next != id) {
+            self.note_successor(by, next);
+        }
+        for shape in self.shapes.iter_mut() {
+            let has = shape.next.contains(&Some(by));
+            for next in &mut shape.next {
+                if *next == Some(id) {
+                    *next = Some(by).filter(|_| !has);
+                }
+            }
+        }
+        self.remove(id);
     }
 
     fn remove(&mut self, id: ShapeId) {
@@ -440,11 +525,14 @@ impl<'t> Shapes<'t> {
     /// Returns the end of the highest layout.
     pub(super) fn max_height(&self) -> u32 {
         let layouts = self.shapes.iter().flat_map(|shape| shape.layouts);
-        let heights = layouts.map(|layout| layout.height);
-        heights
-            .filter(|height| *height < u32::MAX)
-            .max()
-            .unwrap_or(0)
+        let valid = layouts.filter(|layout| layout.fingerprint != 0 && layout.height < u32::MAX);
+        valid.map(|layout| layout.height).max().unwrap_or(0)
+    }
+
+    /// Returns the end of the highest layout followed last that is not higher than `max`, even if it must be remade.
+    pub(super) fn max_recent_height(&self, max: u32) -> u32 {
+        let heights = self.shapes.iter().map(|shape| shape.layout().height);
+        heights.filter(|height| *height <= max).max().unwrap_or(0)
     }
 
     /// Returns the maximum number of live granules of any shape.

@@ -12,15 +12,23 @@ pub struct StepConfig {
     /// size, about 30,000 allocations that all live together. With more allocations the layout is usually the packing
     /// in the order of time. That packing is up to a sixth higher, and is not used if it would hold too much.
     ///
-    /// If the blocks outside the steps lie elsewhere each time, each step needs a new layout. Once the layouts of a
-    /// shape have together examined an eighth of these buckets, the shape's allocations pay for further layouts, with 4
-    /// buckets for each allocation. A step whose layout is not paid for yet continues without a plan.
+    /// All layouts together examine at most this many buckets and one more for each allocation of a step. If the
+    /// blocks outside the steps lie elsewhere each time, each step needs a new layout; a step whose layout is not paid
+    /// for yet continues without a plan.
     pub packing_work: u64,
     /// Maximum work of the search for a layout, after the greedy packings: search steps times allocations. A million
     /// takes about 10 ms.
     pub search_work: u64,
-    /// Whether blocks that are known to outlive their step are left to the caller, who serves them from elsewhere.
-    pub keep_out_outliving: bool,
+    /// A layout may exceed the maximum number of bytes that were live in any step by this part of it; more only if
+    /// that takes no further memory.
+    pub spare_divisor: u32,
+    /// Number of steps by which those of which plans served few blocks may exceed the others. After that, twice as many
+    /// steps are not observed; each time that this happens again, twice as many as before, up to 32 times as many.
+    pub patience: u32,
+    /// Whether the memory below serves plans alone, for one step at a time. Blocks for which it has no room are [left to
+    /// the caller](super::Served::Elsewhere), as are those known to outlive their step. A shape is served only if its
+    /// blocks are usually freed in their step.
+    pub within_plans: bool,
 }
 
 impl StepConfig {
@@ -31,7 +39,9 @@ impl StepConfig {
             cap_bytes: u64::MAX,
             packing_work: 10_000_000,
             search_work: 2_000_000,
-            keep_out_outliving: false,
+            spare_divisor: 512,
+            patience: 1024,
+            within_plans: false,
         }
     }
 }
@@ -48,7 +58,7 @@ impl Default for StepConfig {
 pub struct StepStats {
     /// Number of steps ended.
     pub steps: u64,
-    /// Number of steps whose allocations were those of a known shape, from first to last.
+    /// Number of steps whose allocations were those of a known shape, or of its beginning.
     pub known_steps: u64,
     /// Number of blocks allocated at the plan's place.
     pub hits: u64,
@@ -64,6 +74,13 @@ pub struct StepStats {
     pub unplanned_bytes: u64,
     /// Number of blocks that the caller served because they are known to outlive their step.
     pub kept_out: u64,
+    /// Number of steps that were not observed, because plans had served few blocks of the steps before.
+    pub skipped_steps: u64,
+    /// Number of steps with more allocations than the tables hold. They are not planned.
+    pub overlong_steps: u64,
+    /// Number of shapes forgotten because the tables were full. If it grows as fast as `steps`, there are more kinds of
+    /// steps than the tables hold.
+    pub forgotten_shapes: u64,
     /// Number of times that an allocation differed from the followed shape.
     pub deviations: u64,
     /// Number of layouts made, for the first time or because the blocks outside the shape had changed.
@@ -85,6 +102,9 @@ impl core::ops::AddAssign for StepStats {
         self.unplanned += other.unplanned;
         self.unplanned_bytes += other.unplanned_bytes;
         self.kept_out += other.kept_out;
+        self.skipped_steps += other.skipped_steps;
+        self.overlong_steps += other.overlong_steps;
+        self.forgotten_shapes += other.forgotten_shapes;
         self.deviations += other.deviations;
         self.layouts += other.layouts;
         self.rejected += other.rejected;

@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::CudaStream;
-use larder_core::steps::{PlaceAllocator, StepConfig, StepStats, Steps};
+use larder_core::steps::{PlaceAllocator, Served, StepConfig, StepStats, Steps};
 use larder_core::{
     AddrRange, AllocError, BestFit, Block, ChunkHandle, ChunkInfo, ChunkState, FreeError, Grant,
     Granule, Rejected, Request, StreamId,
@@ -219,9 +219,9 @@ impl DeviceInner {
             host,
         };
         match planned.steps.alloc(&mut below, request)? {
-            Some(grant) => Ok(grant.block),
-            // Happens only if blocks that outlive their step are kept out of plans; they may lie anywhere else.
-            None => self.alloc(stream, stream_id, request, host),
+            Served::Here(grant) => Ok(grant.block),
+            // Happens only if the steps are for planned blocks alone.
+            Served::Elsewhere(_) => self.alloc(stream, stream_id, request, host),
         }
     }
 

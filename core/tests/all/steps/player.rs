@@ -95,7 +95,6 @@ impl Player {
         let config = StepConfig {
             threshold_bytes: option("threshold").map_or(CONFIG.threshold_bytes, |at| at * KIB),
             cap_bytes: option("cap").map_or(CONFIG.cap_bytes, |cap| cap * GRANULE),
-            keep_out_outliving: words.contains(&"keeps-out"),
             ..CONFIG
         };
         World::with(config, lent)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
-use larder_core::steps::{InRange, StepConfig, StepStats, Steps};
+use larder_core::steps::{InRange, Served, StepConfig, StepStats, Steps, Tag};
 use larder_core::{
     Addr, AddrRange, Align, BestFit, Block, Chunk, Granule, RegionConfig, RegionPool, Request,
     Shared, StreamId,
@@ -20,6 +20,7 @@ const CHUNKS: usize = 4096;
 /// Searches are short, because the problems are small.
 pub(crate) const CONFIG: StepConfig = StepConfig {
     search_work: 10_000,
+    patience: 32,
     ..StepConfig::new()
 };
 
@@ -46,10 +47,15 @@ pub(crate) struct World {
     kind: Kind,
     pub(crate) steps: Steps<'static>,
     live: BTreeMap<u64, u64>,
-    blocks: Vec<Option<Block>>,
+    blocks: Vec<Option<WorldBlock>>,
 }
 
-/// The index of a block in `blocks`. The entry is `None` if the steps left the request to the program.
+enum WorldBlock {
+    Here(Block),
+    Elsewhere(Tag),
+}
+
+/// The index of a block in `blocks`. The entry is `None` once the block is freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Id(usize);
 
@@ -121,12 +127,14 @@ impl World {
             Kind::Pages(shared) => self.steps.alloc(&mut &*shared, request),
         };
         let id = Id(self.blocks.len());
-        let Some(grant) = grant.ok()? else {
-            self.blocks.push(None);
-            return Some(id);
+        let block = match grant.ok()? {
+            Served::Elsewhere(tag) => WorldBlock::Elsewhere(tag),
+            Served::Here(grant) => {
+                self.watch(&grant.block, request);
+                WorldBlock::Here(grant.block)
+            }
         };
-        self.watch(&grant.block, request);
-        self.blocks.push(Some(grant.block));
+        self.blocks.push(Some(block));
         Some(id)
     }
 
@@ -148,8 +156,10 @@ impl World {
     }
 
     pub(crate) fn free(&mut self, id: Id) {
-        let Some(block) = self.blocks[id.0].take() else {
-            return;
+        let block = match self.blocks[id.0].take() {
+            None => return,
+            Some(WorldBlock::Elsewhere(tag)) => return self.steps.free_elsewhere(tag),
+            Some(WorldBlock::Here(block)) => block,
         };
         self.live.remove(&block.addr().get());
         match &mut self.kind {
@@ -171,8 +181,10 @@ impl World {
 
     /// Returns the offset of a block from the first address; `None` if it was left to the program.
     pub(crate) fn offset(&self, id: Id) -> Option<u64> {
-        let block = self.blocks[id.0].as_ref();
-        block.map(|block| block.addr().get() - BASE)
+        match self.blocks[id.0].as_ref()? {
+            WorldBlock::Here(block) => Some(block.addr().get() - BASE),
+            WorldBlock::Elsewhere(_) => None,
+        }
     }
 
     fn check(&self) {
@@ -199,6 +211,13 @@ impl World {
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         if let Kind::Pages(shared) = &mut self.kind {
             shared.get_mut().set_limit(bytes);
+        }
+    }
+
+    /// Releases the idle memory of pages.
+    pub(crate) fn trim(&mut self) {
+        if let Kind::Pages(shared) = &mut self.kind {
+            shared.release(u64::MAX);
         }
     }
 
