@@ -56,7 +56,7 @@ int larder_set_memory_limit(uint64_t bytes);
 void larder_on_misuse(void (*hook)(const char *report, size_t bytes));
 
 /* Begins and ends a step: work that the calling thread repeats with nearly the same large blocks, such as a request, a
- * frame or a training step. Blocks above 32 KiB are planned from the second step on. `key` is the kind of the step; 0
+ * frame or a training step. Blocks above 128 KiB are planned. `key` is the kind of the step; 0
  * is the kind without a name. Steps may nest: the outermost counts. An end without a begin does nothing. */
 void larder_step_begin(uint64_t key);
 void larder_step_end(void);

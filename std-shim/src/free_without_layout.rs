@@ -4,19 +4,16 @@ use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::cold_path::plain;
 use crate::config::HeapMode;
-use crate::os::Native;
 use crate::process::PROCESS;
 use crate::safety::{check, guard_pages, hardened};
-use crate::step::StepHeap;
+use crate::step;
 use crate::thread::tls;
 
 /// The origin of a block, found by its address.
 pub(crate) enum Origin {
     /// A span of this class.
     Span(SizeClass),
-    /// The range of a step heap.
-    Step(&'static StepHeap<Native>),
-    /// No span: the block lies in an arena, or has a mapping of its own.
+    /// No span: the block lies in an arena, in the reserve of a step, or has a mapping of its own.
     Alone,
 }
 
@@ -26,13 +23,11 @@ pub(crate) enum Origin {
 pub(crate) fn find(block: *mut u8) -> Option<(Origin, usize)> {
     let length = |bytes: u64| usize::try_from(bytes).ok();
     let Some(arena) = PROCESS.arena_of(block) else {
-        if let Some(heap) = PROCESS.step_heaps.of(block) {
-            return Some((Origin::Step(heap), length(heap.bytes_at(block)?)?));
-        }
         return Some((Origin::Alone, PROCESS.mappings.bytes_at(block)?));
     };
     let Some((class, is_block)) = arena.look_up(block) else {
-        return Some((Origin::Alone, length(arena.bytes_at(block)?)?));
+        let bytes = arena.bytes_at(block).or_else(|| step::bytes_at(block))?;
+        return Some((Origin::Alone, length(bytes)?));
     };
     is_block.then_some((Origin::Span(class), class.block_bytes()))
 }
@@ -45,6 +40,9 @@ pub(crate) fn find(block: *mut u8) -> Option<(Origin, usize)> {
 #[inline(never)]
 pub(crate) unsafe fn free_without_layout(block: *mut u8) {
     let is_large = PROCESS.class_in_first(block) == Some(SizeClass::NONE);
+    if is_large && step::exist() && step::free(block) {
+        return;
+    }
     // SAFETY: null or a block of the heap, which the caller gives up; in no span if it is large. No
     // cache takes blocks of a heap that checks them (BLOCK3).
     unsafe {
@@ -88,7 +86,7 @@ pub(crate) unsafe fn free_plain(block: *mut u8) {
             // SAFETY: the block lies in a span of this class, and the caller gives it up.
             unsafe { plain::free_small(class, block) };
         }
-        Some((Origin::Step(heap), _)) => plain::free_of_step(heap, block),
+        Some((Origin::Alone, _)) if step::exist() && step::free(block) => {}
         Some((Origin::Alone, bytes)) => plain::free_large(block, bytes),
         None => check::fail(b"larder: freed an address where no block of this heap starts\n"),
     }

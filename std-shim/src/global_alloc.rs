@@ -217,7 +217,7 @@ impl Larder {
             }
         }
         let usable = match PROCESS.class_in_first(block) {
-            Some(SizeClass::NONE) => PROCESS.bytes_at(block),
+            Some(SizeClass::NONE) => PROCESS.bytes_at(block).or_else(|| Some(find(block)?.1)),
             Some(class) => Some(class.block_bytes()),
             None => find(block).map(|(_, bytes)| bytes),
         };

@@ -214,11 +214,9 @@ impl Stats {
         stats.reserved_bytes += mapped;
         stats.resident_bytes = process.resident_bytes();
         for heap in process.step_heaps.iter() {
-            let (steps, live, committed, reserved) = heap.numbers();
+            let (steps, unused_bytes) = heap.numbers();
             stats.steps += steps;
-            stats.large_bytes += live;
-            stats.committed_bytes += committed;
-            stats.reserved_bytes += reserved;
+            stats.large_bytes = stats.large_bytes.saturating_sub(unused_bytes);
         }
         stats.live_bytes += stats.large_bytes;
         if process.tuning.is_hardened() {

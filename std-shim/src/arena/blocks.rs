@@ -4,13 +4,14 @@ use core::ptr::NonNull;
 
 use larder_core::small::MAX_LARGE_BYTES;
 use larder_core::{
-    Addr, Align, BestFit, Block, BlockAllocator, ChunkState, Grant, PageIndex, Progress,
+    Addr, AddrRange, Align, BestFit, Block, BlockAllocator, ChunkState, Grant, PageIndex, Progress,
     RegionAttempt, RegionPlan, Rejected, Request, ResizeError,
 };
 
 use super::lengths::{Cacheable, MAX_GRANULES};
 use super::{Arena, ArenaPool, ClaimOutcome};
 use crate::os::Os;
+use crate::safety::check;
 
 impl<O: Os> Arena<O> {
     /// Allocates a block from committed memory, if that needs no sleep for the lock.
@@ -121,6 +122,76 @@ impl<O: Os> Arena<O> {
                 unsafe { self.deferred.push(block) };
                 true
             }
+        }
+    }
+
+    /// Allocates a reserve from committed memory, if that needs no sleep for the lock. No block
+    /// starts there for a free or a resize.
+    pub(crate) fn reserve_held(&self, bytes: usize) -> ClaimOutcome<NonNull<u8>> {
+        let request = Request::new(bytes as u64);
+        match self.with_bfc_soon(|pool| held_memory(pool, &request)) {
+            None => ClaimOutcome::Busy,
+            Some(None) => ClaimOutcome::Full,
+            Some(Some(grant)) => self.reserved(grant),
+        }
+    }
+
+    /// Allocates a reserve. Grows the arena if necessary.
+    pub(crate) fn reserve_grown(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let request = Request::new(bytes as u64);
+        let grant = self.growing.with(|()| {
+            self.count_vacant();
+            self.pool.alloc(&request)
+        });
+        match self.reserved(grant.ok()?) {
+            ClaimOutcome::Found(start) => Some(start),
+            ClaimOutcome::Full | ClaimOutcome::Busy => None,
+        }
+    }
+
+    fn reserved(&self, grant: Grant) -> ClaimOutcome<NonNull<u8>> {
+        self.index.enter(&grant.block);
+        let start = NonNull::new(self.pointer(grant.block.into_raw().addr));
+        start.map_or(ClaimOutcome::Full, ClaimOutcome::Found)
+    }
+
+    /// Frees a reserve of `bytes` bytes except for the blocks in it, which become blocks of the
+    /// arena. The blocks are given by their distances from its start and their lengths, in the order
+    /// of their addresses. O(blocks).
+    pub(crate) fn end_reserve(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        blocks: impl Iterator<Item = (usize, usize)>,
+    ) {
+        self.mark_freed(start.addr(), bytes);
+        let mut blocks = blocks.peekable();
+        // The reserve shrinks to what lies before the first block, or to the block at its start.
+        let first = blocks.next_if(|(offset, _)| *offset == 0);
+        let before = first.or_else(|| blocks.peek().map(|(offset, _)| (0, *offset)));
+        let ended = self.with_pool(|pool| {
+            let mut held = block_at(pool, self.index, start)?;
+            if let Some((_, bytes)) = before {
+                held = pool.resize(held, bytes as u64).ok()?;
+            }
+            let mut near = held.handle();
+            for (offset, bytes) in blocks {
+                let addr = Addr::new((start.addr() + offset) as u64);
+                let range = AddrRange::new(addr, bytes as u64)?;
+                let block = pool.alloc_at(range, Some(near), None).ok()?;
+                near = block.handle();
+                self.lengths.set(block.addr().get() as usize, block.bytes());
+                self.index.enter(&block);
+            }
+            match first {
+                Some(_) => self.lengths.set(start.addr(), held.bytes()),
+                None => pool.free(held).ok()?,
+            }
+            Some(())
+        });
+        if ended.is_none() {
+            // The memory was used, so it is free now, and the tables have a record for each granule.
+            check::fail(b"larder: the blocks that a step left lie in memory that is not free\n");
         }
     }
 

@@ -22,7 +22,6 @@ use crate::config::{Config, HeapMode};
 use crate::global_alloc::Larder;
 use crate::process::PROCESS;
 use crate::safety::{guard_pages, hardened};
-use crate::step;
 use crate::thread::{tls, with_local};
 
 #[inline(always)]
@@ -30,11 +29,10 @@ fn or_null(block: Option<NonNull<u8>>) -> *mut u8 {
     block.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
-/// Returns the class of a long layout, unless a step may take it.
+/// Returns the class of a long layout.
 #[inline(always)]
 fn long_class(layout: Layout) -> Option<SizeClass> {
-    let is_long = SizeClass::is_long(layout.size(), layout.align());
-    match is_long && !step::may_take(layout) {
+    match SizeClass::is_long(layout.size(), layout.align()) {
         true => Some(SizeClass::of_long(layout.size())),
         false => None,
     }

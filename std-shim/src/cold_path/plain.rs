@@ -7,11 +7,10 @@ use core::ptr::NonNull;
 use larder_core::small::{Fresh, MAX_SMALL_BYTES, SizeClass, ThreadCache};
 
 use crate::arena::ClaimOutcome;
-use crate::os::Native;
 use crate::process::PROCESS;
 use crate::purge;
 use crate::safety::check;
-use crate::step::{self, STEP_LEAST_BYTES, StepHeap};
+use crate::step::{self, STEP_LEAST_BYTES};
 use crate::thread::local::Local;
 use crate::thread::{attach, attach_to_free, tls, with_local};
 
@@ -24,23 +23,18 @@ fn class_of(layout: Layout) -> Option<SizeClass> {
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
-    if step::may_take(layout) {
-        return alloc_in_step(layout);
-    }
     match class_of(layout) {
         Some(class) => pop(class).or_else(|| Some(refill(class)?.block)),
+        None if step::may_take(layout) => alloc_in_step(layout, alloc_large),
         None => alloc_large(layout),
     }
 }
 
-/// Allocates a block of the current step, or of the heap if the step does not take it.
+/// Allocates a large block at its place in the current step, otherwise as `other` does.
 #[cold]
 #[inline(never)]
-fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
-    step::alloc(layout).or_else(|| match class_of(layout) {
-        Some(class) => pop(class).or_else(|| Some(refill(class)?.block)),
-        None => alloc_large(layout),
-    })
+fn alloc_in_step(layout: Layout, other: fn(Layout) -> Option<NonNull<u8>>) -> Option<NonNull<u8>> {
+    step::alloc(layout).or_else(|| other(layout).inspect(|block| step::enter(*block)))
 }
 
 /// Allocates a zeroed block. Returns `None` if there is no memory.
@@ -49,10 +43,12 @@ pub(crate) fn alloc_zeroed(layout: Layout) -> Option<NonNull<u8>> {
         block,
         clean: false,
     };
-    let fresh = match (step::alloc(layout), class_of(layout)) {
-        (Some(block), _) => used(block),
-        (None, Some(class)) => pop(class).map(used).or_else(|| refill(class))?,
-        (None, None) => return alloc_zeroed_large(layout),
+    let fresh = match class_of(layout) {
+        Some(class) => pop(class).map(used).or_else(|| refill(class))?,
+        None => match step::alloc(layout) {
+            Some(block) => used(block),
+            None => return alloc_zeroed_large(layout).inspect(|block| step::enter(*block)),
+        },
     };
     if !fresh.clean {
         // SAFETY: allocated just now, for this layout.
@@ -140,6 +136,20 @@ fn alloc_in_arenas(layout: Layout) -> Option<NonNull<u8>> {
     block
 }
 
+/// Allocates a reserve for the blocks of a step. The heap grows for it only if `grows` is set.
+/// Returns whether it had to grow, or could not.
+#[cold]
+#[inline(never)]
+pub(crate) fn alloc_reserve(bytes: usize, grows: bool) -> (Option<NonNull<u8>>, bool) {
+    attach();
+    // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
+    unsafe { with_local(|local| local.flush_large(&PROCESS)) };
+    match PROCESS.reserve_held(bytes) {
+        None if grows => (PROCESS.reserve_grown(bytes), true),
+        held => (held, false),
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn alloc_zeroed_large(layout: Layout) -> Option<NonNull<u8>> {
@@ -162,8 +172,8 @@ fn alloc_zeroed_large(layout: Layout) -> Option<NonNull<u8>> {
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn free(block: *mut u8, layout: Layout) {
-    if let Some(heap) = step::heap_of(block, layout) {
-        return free_of_step(heap, block);
+    if step::may_take(layout) && step::free(block) {
+        return;
     }
     if cfg!(debug_assertions) {
         check_free(block, layout);
@@ -252,14 +262,6 @@ fn free_past_cache(block: *mut u8, bytes: usize) {
     }
 }
 
-#[cold]
-#[inline(never)]
-pub(crate) fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
-    if !heap.free(block) {
-        check::fail(b"larder: freed an address where no block of this heap starts\n");
-    }
-}
-
 /// Checks a block that is being freed, in builds with debug assertions.
 fn check_free(block: *mut u8, layout: Layout) {
     check::check_block(&PROCESS, block, layout);
@@ -270,8 +272,8 @@ fn check_free(block: *mut u8, layout: Layout) {
     }
 }
 
-/// Resizes a block without copying it, in place or by moving its pages. Returns `None`, and does
-/// nothing, if its contents must be copied.
+/// Resizes a block in place, by moving its pages, or, if it is one of a step, by copying it to a
+/// block that the step does not see. Otherwise returns `None`, and does nothing.
 ///
 /// # Safety
 /// `block` is the caller's, with `layout`; `new` has its alignment, and a size that is not 0.
@@ -280,18 +282,51 @@ pub(crate) unsafe fn try_resize(block: *mut u8, layout: Layout, new: Layout) -> 
     if is_in_place(layout.size(), new.size()) {
         return Some(block);
     }
-    let stays = if let Some(heap) = step::heap_of(block, layout) {
-        fits_in_step(heap, block, new.size())
-    } else {
-        match (class_of(layout), class_of(new)) {
-            (Some(old), Some(new)) => old == new,
-            (None, None) if resize_large(block, layout, new.size()) => true,
-            // SAFETY: the block is the caller's, with `layout`, and has no class.
-            (None, None) => return unsafe { grow_elsewhere(block, layout, new) },
-            _ => false,
-        }
+    if step::may_take(layout) && new.size() > STEP_LEAST_BYTES {
+        // SAFETY: the block is the caller's, with `layout`, and neither has a class.
+        return unsafe { resize_beside_steps(block, layout, new) };
+    }
+    let stays = match (class_of(layout), class_of(new)) {
+        (Some(old), Some(new)) => old == new,
+        (None, None) if resize_large(block, layout, new.size()) => true,
+        // SAFETY: the block is the caller's, with `layout`, and has no class.
+        (None, None) => return unsafe { grow_elsewhere(block, layout, new) },
+        _ => false,
     };
     stays.then_some(block)
+}
+
+/// Resizes a block without a class where there are steps. A step sees only the first length of such
+/// a block: the lengths that follow depend on what lies beside it, so they do not repeat.
+///
+/// # Safety
+/// The conditions of [`try_resize`]; neither layout has a class.
+#[cold]
+#[inline(never)]
+unsafe fn resize_beside_steps(block: *mut u8, layout: Layout, new: Layout) -> Option<*mut u8> {
+    let granted = step::bytes_at(block).unwrap_or(0);
+    let (bytes, is_placed) = (new.size() as u64, granted > 0);
+    if bytes <= granted && bytes > granted / 2 {
+        return Some(block);
+    }
+    if !is_placed {
+        step::resize_elsewhere(block);
+        if resize_large(block, layout, new.size()) {
+            return Some(block);
+        }
+        // SAFETY: the block is the caller's, with `layout`, and has no class.
+        if let Some(grown) = unsafe { grow_elsewhere(block, layout, new) } {
+            return Some(grown);
+        }
+    }
+    let moved = alloc_large(new)?.as_ptr();
+    let kept = layout.size().min(new.size());
+    // SAFETY: two blocks, each with as many bytes as its layout.
+    unsafe { moved.copy_from_nonoverlapping(block, kept) };
+    if !is_placed || !step::free(block) {
+        free_large(block, layout.size());
+    }
+    Some(moved)
 }
 
 /// Returns whether a block without a class is granted the same length for both sizes, wherever it
@@ -300,16 +335,6 @@ pub(crate) unsafe fn try_resize(block: *mut u8, layout: Layout, new: Layout) -> 
 fn is_in_place(old_size: usize, new_size: usize) -> bool {
     const UNIT: usize = 4 << 10;
     old_size > MAX_SMALL_BYTES && ((old_size - 1) ^ (new_size - 1)) < UNIT
-}
-
-/// Returns whether a block of a step has room for the new size where it is, but not for twice as
-/// much.
-#[cold]
-#[inline(never)]
-fn fits_in_step(heap: &StepHeap<Native>, block: *mut u8, new_size: usize) -> bool {
-    let granted = heap.bytes_at(block).unwrap_or(0);
-    let new = new_size as u64;
-    new_size > STEP_LEAST_BYTES && new <= granted && new > granted / 2
 }
 
 #[cold]
@@ -325,17 +350,13 @@ fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
     resized
 }
 
-/// Grows a large block by moving its pages. Moves nothing during a step, which must see the new
-/// block.
+/// Grows a large block by moving its pages.
 ///
 /// # Safety
 /// The conditions of [`try_resize`].
 #[cold]
 #[inline(never)]
 unsafe fn grow_elsewhere(block: *mut u8, layout: Layout, new: Layout) -> Option<*mut u8> {
-    if step::is_under_way() {
-        return None;
-    }
     // SAFETY: the caller's block, with this layout; the caller lends it for this call.
     let grown = unsafe { PROCESS.grow_elsewhere(block, layout, new.size()) }?;
     purge::after_alloc(new.size());

@@ -172,7 +172,7 @@ impl<O: Os> Process<O> {
     }
 
     /// Reports the committed bytes to the purger, if growth triggers a purge.
-    fn note_growth(&'static self) {
+    pub(super) fn note_growth(&'static self) {
         if self.tuning.makes_up() {
             let held = self.arenas().map(|arena| arena.numbers().1).sum();
             self.purger.grew(held, self.os.coarse_ms());

@@ -133,13 +133,13 @@ impl<O: Os> Process<O> {
         unsafe {
             self.pool.each_lock(f);
             f(self.meta.word());
+            f(self.step_heaps.settings.word());
+            self.step_heaps.iter().for_each(|heap| f(heap.lock()));
             f(self.adding.word());
             self.arenas().for_each(|arena| arena.each_lock(f));
             f(self.mappings.table.word());
             f(self.hardened.word());
             f(self.guard_pages.lock());
-            f(self.step_heaps.settings.word());
-            self.step_heaps.iter().for_each(|heap| f(heap.lock()));
         }
     }
 }

@@ -37,6 +37,9 @@ const MAPPING_LEAST_BYTES: usize = FIRST_ARENA_BYTES / 64;
 /// freed mapping leaves no hole.
 const SCARCE_PART: usize = 16;
 
+/// A reserve for which the heap grows is longer by its length divided by this.
+const RESERVE_SLACK: usize = 8;
+
 impl<O: Os> Process<O> {
     /// Returns the bytes of large blocks that each thread may cache (BLOCK2, BLOCK3).
     #[inline(always)]
@@ -129,6 +132,35 @@ impl<O: Os> Process<O> {
             self.memory_limit.take(bytes);
         }
         found
+    }
+
+    /// Allocates a reserve for the blocks of a step in memory that the arenas hold.
+    pub(crate) fn reserve_held(&'static self, bytes: usize) -> Option<NonNull<u8>> {
+        self.wait_for_fork();
+        match self.find_held(bytes, |arena| arena.reserve_held(bytes)) {
+            ClaimOutcome::Found(start) => {
+                self.memory_limit.take(bytes);
+                Some(start)
+            }
+            ClaimOutcome::Full | ClaimOutcome::Busy => None,
+        }
+    }
+
+    /// Allocates a reserve by growing an arena, after as much idle memory has been returned to the
+    /// system; `None` if there is less. The reserve is a little longer, so that its place will do for
+    /// a plan that is.
+    pub(crate) fn reserve_grown(&'static self, bytes: usize) -> Option<NonNull<u8>> {
+        self.wait_for_fork();
+        if self.discard_idle(bytes as u64) < bytes as u64 {
+            return None;
+        }
+        let longer = bytes.checked_add(bytes / RESERVE_SLACK)?;
+        let start = self
+            .arenas()
+            .find_map(|arena| arena.reserve_grown(longer))?;
+        self.memory_limit.take(bytes);
+        self.note_growth();
+        Some(start)
     }
 
     /// Allocates a block without a class.

@@ -35,7 +35,7 @@ use crate::purge::{PurgeWork, Purger};
 use crate::safety::Blocks;
 use crate::safety::guard_pages::GuardPages;
 use crate::safety::hardened::link_changed;
-use crate::step::{StepHeap, StepHeaps};
+use crate::step::StepHeaps;
 use crate::thread::wait::Sleep;
 use arenas::{FirstArena, MAX_ARENAS};
 use mappings::Mappings;
@@ -144,15 +144,12 @@ impl<O: Os> Process<O> {
         self.counts_commits.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the resident bytes of the arenas and of the ranges of steps; 0 where the system does
-    /// not report them.
+    /// Returns the resident bytes of the arenas; 0 where the system does not report them.
     pub(crate) fn resident_bytes(&'static self) -> u64 {
         if self.os.is_filtered() {
             return 0;
         }
-        let arenas = self.arenas().filter_map(Arena::resident_bytes);
-        let steps = self.step_heaps.iter().filter_map(StepHeap::resident_bytes);
-        arenas.chain(steps).sum()
+        self.arenas().filter_map(Arena::resident_bytes).sum()
     }
 
     /// Returns the bytes in blocks and spans of the arenas.

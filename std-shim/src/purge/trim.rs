@@ -3,11 +3,10 @@
 use larder_core::small::SpanSet;
 
 use super::tick::STEP_BLOCKS;
-use crate::arena::{Arena, PAUSE_NS};
+use crate::arena::{Arena, ArenaWalk, PAUSE_NS};
 use crate::os::Os;
 use crate::os::background::sleep_ns;
 use crate::process::Process;
-use crate::step::StepHeap;
 use crate::thread::wait::Sleep;
 
 impl<O: Os> Process<O> {
@@ -28,8 +27,23 @@ impl<O: Os> Process<O> {
         for arena in self.arenas() {
             self.purger.count_purged(arena.trim());
         }
-        let given = self.purger.purged_bytes().saturating_sub(before);
-        given + self.step_heaps.iter().map(StepHeap::trim).sum::<u64>()
+        self.purger.purged_bytes().saturating_sub(before)
+    }
+
+    /// Returns idle memory of arenas to the system until `wanted_bytes` bytes have been returned, or
+    /// none is left. Returns how many have been.
+    pub(crate) fn discard_idle(&'static self, wanted_bytes: u64) -> u64 {
+        let mut returned_bytes = 0;
+        for arena in self.arenas() {
+            let (mut walk, mut more) = (ArenaWalk::new(), true);
+            while more && returned_bytes < wanted_bytes {
+                let given;
+                (given, more) = arena.discard_some_dirty(&mut walk);
+                self.purger.count_purged(given.bytes);
+                returned_bytes += given.bytes;
+            }
+        }
+        returned_bytes
     }
 
     /// Marks all spans for another scan, holes included.

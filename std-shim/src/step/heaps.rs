@@ -3,20 +3,18 @@
 use core::ptr;
 
 use larder_core::Locked;
+use larder_core::small::MAX_SMALL_BYTES;
 use larder_core::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use super::{StepHeap, StepSettings};
-use crate::arena::GROWTH_BYTES;
 use crate::os::Os;
+use crate::process::Process;
 use crate::thread::wait::Sleep;
 
-/// Maximum size in bytes of blocks that are never part of a step. The verbs need not check them for
-/// a step.
-pub(crate) const STEP_LEAST_BYTES: usize = 32 << 10;
+/// Maximum size in bytes of blocks that are never part of a step: those with a size class.
+pub(crate) const STEP_LEAST_BYTES: usize = MAX_SMALL_BYTES;
 /// Maximum number of threads that have steps at the same time.
 const MAX_STEP_HEAPS: usize = 16;
-/// A refused range for steps is quartered repeatedly, down to this many bytes.
-const MIN_STEP_BYTES: usize = 64 << 20;
 
 /// The heaps of steps of a process.
 ///
@@ -64,16 +62,23 @@ impl<O: Os> StepHeaps<O> {
         })
     }
 
-    /// Returns the heap that contains an address.
-    pub(crate) fn of(&'static self, block: *mut u8) -> Option<&'static StepHeap<O>> {
-        self.iter().find(|heap| heap.contains(block))
+    /// Frees a block of a reserve. Returns `false` if none starts there.
+    pub(crate) fn free(&'static self, block: *mut u8) -> bool {
+        self.iter()
+            .any(|heap| heap.may_contain(block) && heap.free(block))
+    }
+
+    /// Returns the granted length of the block of a reserve that starts there.
+    pub(crate) fn bytes_at(&'static self, block: *mut u8) -> Option<u64> {
+        let mut heaps = self.iter().filter(|heap| heap.may_contain(block));
+        heaps.find_map(|heap| heap.bytes_at(block))
     }
 
     /// Takes a heap for a thread's step: the thread's last heap if no other thread has it,
     /// otherwise another heap.
     pub(crate) fn take(
         &'static self,
-        os: &'static O,
+        process: &'static Process<O>,
         last: *const StepHeap<O>,
     ) -> Option<&'static StepHeap<O>> {
         // Relaxed: only counts.
@@ -92,7 +97,10 @@ impl<O: Os> StepHeaps<O> {
         self.settings.with(|settings| {
             let count = self.count.load(Ordering::Relaxed);
             let entry = self.heaps.get(count)?;
-            let heap = new_heap(os, settings)?;
+            let heap = settings
+                .enabled
+                .then(|| StepHeap::create(process, settings.config()))
+                .flatten()?;
             heap.take();
             entry.store(ptr::from_ref(heap).cast_mut(), Ordering::Relaxed);
             // Release: the entry and the heap are written (STEP3).
@@ -112,22 +120,5 @@ impl<O: Os> StepHeaps<O> {
             }
             none
         })
-    }
-}
-
-/// Creates a heap, in a range as long as the system grants.
-fn new_heap<O: Os>(os: &'static O, settings: &StepSettings) -> Option<&'static StepHeap<O>> {
-    if !settings.enabled {
-        return None;
-    }
-    let mut bytes = settings.range_bytes.max(MIN_STEP_BYTES) & !(GROWTH_BYTES - 1);
-    loop {
-        if let Some(heap) = StepHeap::reserve(os, bytes, settings.config()) {
-            return Some(heap);
-        }
-        if bytes <= MIN_STEP_BYTES {
-            return None;
-        }
-        bytes = (bytes / 4).max(MIN_STEP_BYTES) & !(GROWTH_BYTES - 1);
     }
 }

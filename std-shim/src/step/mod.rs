@@ -1,14 +1,15 @@
 //! Steps: work that repeats, whose large blocks are planned. [`step`] marks the start of such work.
 //!
 //! # Files
-//! * `heap` the blocks of a thread's steps, in their own range, which has its `tables`
-//! * `heaps` all such ranges · `settings` their configuration
+//! * `heap` the plans of a thread's steps and the blocks at their places, with its `tables` ·
+//!   `elsewhere` the other blocks of a step
+//! * `heaps` all such heaps · `settings` their configuration
 //! * `listener` a listener for the start and end of steps
 //!
-//! During a step the thread holds a pointer to its step heap, from which large blocks are
-//! allocated. A thread takes the same heap again if it can, so that it finds the plans of its own
-//! steps.
+//! During a step the thread holds a pointer to its step heap, which sees the thread's large blocks.
+//! A thread takes the same heap again if it can, so that it finds the plans of its own steps.
 
+mod elsewhere;
 mod heap;
 mod heaps;
 mod listener;
@@ -20,12 +21,15 @@ use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
+use crate::cold_path::plain;
 use crate::os::Native;
 use crate::process::PROCESS;
+use crate::purge;
 use crate::thread::end::tell_of_end;
 use crate::thread::tls;
 use listener::tell;
 
+use heap::Place;
 pub(crate) use heap::StepHeap;
 pub(crate) use heaps::{STEP_LEAST_BYTES, StepHeaps};
 #[cfg(unix)]
@@ -41,9 +45,7 @@ pub(crate) struct ThreadSteps {
     heap: Cell<*const StepHeap<Native>>,
     /// The heap of the last step.
     last: Cell<*const StepHeap<Native>>,
-    /// Steps begun inside the current one.
-    inner: Cell<u32>,
-    /// Steps begun and not ended, including those without a heap.
+    /// Steps begun and not ended, each inside the one before, including those without a heap.
     begun: Cell<u32>,
 }
 
@@ -52,7 +54,6 @@ impl ThreadSteps {
         Self {
             heap: Cell::new(ptr::null()),
             last: Cell::new(ptr::null()),
-            inner: Cell::new(0),
             begun: Cell::new(0),
         }
     }
@@ -79,7 +80,7 @@ pub struct Step {
 /// #[global_allocator]
 /// static HEAP: larder::Larder = larder::Larder::new();
 ///
-/// for _ in 0..4 {
+/// for _ in 0..10 {
 ///     let _step = larder::step();
 ///     let activations = vec![0u8; 1 << 20];
 ///     let gradients = vec![1u8; 3 << 20];
@@ -87,22 +88,22 @@ pub struct Step {
 ///     let update = vec![2u8; 1 << 20];
 ///     drop((gradients, update));
 /// }
-/// assert_eq!(HEAP.stats().steps.known_steps, 3);
+/// assert_eq!(HEAP.stats().steps.known_steps, 9);
 /// ```
 ///
 /// Blocks above [`StepSettings::threshold_bytes`](crate::StepSettings) that this thread allocates
-/// before the step ends come from separate memory. In the first step, the heap records when each
-/// block is allocated and freed. From then on, a step that begins the same way is served from a
-/// plan in which blocks that never live at the same time share memory, without page faults and
-/// without memory beyond the plan. Several kinds of steps may alternate. Allocations that differ
-/// from the plan are served all the same. A block may outlive its step, and any thread may free it;
-/// a block that has outlived its step once is kept out of the plan.
+/// before the step ends are observed. Once some steps have freed what they allocated, a step that
+/// begins in the same way is served from a plan, in which blocks that never live at the same time
+/// share memory. Several kinds of steps may alternate. Allocations that differ from the plan are
+/// served all the same. A block may outlive its step, and any thread may free it; a block that has
+/// outlived its step more than once is kept out of the plan, as is one that was resized.
+///
+/// The heap does not grow for a plan, unless as much idle memory can be returned to the system
+/// instead. If plans serve few blocks, steps have no effect for a while, and cost nothing.
 ///
 /// Each allocation and free of such a block costs a lock that only this thread and threads that
-/// free its blocks take. The first allocation of a known step also walks the live blocks, and
-/// computes a new layout if they have changed: at most about 60 ms, for 16,000 blocks.
-///
-/// Computing the layout takes about 90 KiB of stack in the step's first allocation.
+/// free its blocks take. The first allocation of a known step also computes a layout if there is
+/// none: at most about 60 ms, for 16,000 blocks, and about 90 KiB of stack.
 ///
 /// A [`Recorder`](crate::Recorder) marks the steps of one thread in its trace; its documentation
 /// says which.
@@ -122,24 +123,26 @@ pub fn step_keyed(key: u64) -> Step {
             // If the thread ends inside the step, its heap is released.
             tell_of_end();
             tell(StepThread::of(place), StepMoment::Begins);
+            begin(place, key);
         }
-        if !place.heap.get().is_null() {
-            place.inner.set(place.inner.get() + 1);
-            return;
-        }
-        // A hardened heap tracks each of its blocks.
-        if !PROCESS.tuning.is_known() || PROCESS.tuning.is_hardened() {
-            return;
-        }
-        let Some(heap) = PROCESS.step_heaps.take(&PROCESS.os, place.last.get()) else {
-            return;
-        };
-        heap.begin(key);
-        place.last.set(heap);
-        place.heap.set(heap);
     });
     Step {
         thread: PhantomData,
+    }
+}
+
+fn begin(place: &ThreadSteps, key: u64) {
+    // A hardened heap tracks each of its blocks.
+    if !PROCESS.tuning.is_known() || PROCESS.tuning.is_hardened() {
+        return;
+    }
+    let Some(heap) = PROCESS.step_heaps.take(&PROCESS, place.last.get()) else {
+        return;
+    };
+    place.last.set(heap);
+    match heap.begin(key) {
+        true => place.heap.set(heap),
+        false => heap.leave(),
     }
 }
 
@@ -158,15 +161,11 @@ impl Step {
 impl Drop for Step {
     fn drop(&mut self) {
         with_place(|place| {
-            if let Some(inner) = place.inner.get().checked_sub(1) {
-                place.inner.set(inner);
-            } else {
-                end(place);
-            }
             // A thread that has ended has no steps.
             let begun = place.begun.get();
             place.begun.set(begun.saturating_sub(1));
             if begun == 1 {
+                end(place);
                 tell(StepThread::of(place), StepMoment::Ends);
             }
         });
@@ -182,15 +181,17 @@ pub(crate) fn thread_in_step() -> Option<StepThread> {
 fn end(place: &ThreadSteps) {
     // SAFETY: heaps are never freed.
     if let Some(heap) = unsafe { place.heap.replace(ptr::null()).as_ref() } {
-        heap.end();
+        let freed_bytes = heap.end();
         heap.leave();
+        if freed_bytes > 0 {
+            purge::after_free(freed_bytes);
+        }
     }
 }
 
 /// Ends a step that the ending thread never ended.
 pub(crate) fn end_of_thread() {
     with_place(|place| {
-        place.inner.set(0);
         end(place);
         if place.begun.replace(0) > 0 {
             tell(StepThread::of(place), StepMoment::Ends);
@@ -209,35 +210,69 @@ pub(crate) fn in_child() {
     }
 }
 
-/// Returns whether a step may take a block of this layout: the process has steps, and the block is
-/// long enough.
+/// Returns whether the process has had steps.
+#[inline]
+pub(crate) fn exist() -> bool {
+    !PROCESS.step_heaps.are_none()
+}
+
+/// Returns whether a step may take a block of this layout: the process has had steps, and the block
+/// is long enough. Such a block has no size class.
 #[inline]
 pub(crate) fn may_take(layout: Layout) -> bool {
-    layout.size() > STEP_LEAST_BYTES && !PROCESS.step_heaps.are_none()
+    layout.size() > STEP_LEAST_BYTES && exist()
 }
 
-/// Returns whether this thread is inside a step.
-pub(crate) fn is_under_way() -> bool {
-    !PROCESS.step_heaps.are_none() && with_place(|place| !place.heap.get().is_null())
-}
-
-/// Allocates a block of this thread's current step. Returns `None` if there is no step, or if it
-/// does not take the block.
-pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
-    if !may_take(layout) {
-        return None;
-    }
-    let heap = with_place(|place| place.heap.get());
+/// Returns the heap of this thread's current step.
+fn current() -> Option<&'static StepHeap<Native>> {
     // SAFETY: heaps are never freed.
-    let heap = unsafe { heap.as_ref() }?;
-    heap.alloc(layout.size(), layout.align())
+    unsafe { with_place(|place| place.heap.get()).as_ref() }
 }
 
-/// Returns the step heap that a block of this layout came from, if there is one.
-#[inline]
-pub(crate) fn heap_of(block: *mut u8, layout: Layout) -> Option<&'static StepHeap<Native>> {
-    if !may_take(layout) {
-        return None;
+/// Allocates a large block at its place in this thread's current step. Returns `None` if there is no
+/// such place; the caller then allocates the block and reports it to [`enter`].
+pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
+    let heap = current()?;
+    let block = match heap.alloc(layout.size(), layout.align()) {
+        Place::At(block) => block,
+        Place::Needs { bytes, grows } => {
+            let (reserve, grew) = plain::alloc_reserve(bytes, grows);
+            heap.begin_reserve(reserve, grew)?
+        }
+        Place::None => return None,
+    };
+    purge::after_alloc(layout.size());
+    Some(block)
+}
+
+/// Reports a block that has no place to the current step, if there is one.
+pub(crate) fn enter(block: NonNull<u8>) {
+    if let Some(heap) = current() {
+        heap.enter(block);
     }
-    PROCESS.step_heaps.of(block)
+}
+
+/// Frees a large block if it has a place in a step. Otherwise returns `false`, and the current step
+/// learns that the caller frees the block.
+pub(crate) fn free(block: *mut u8) -> bool {
+    if PROCESS.step_heaps.free(block) {
+        return true;
+    }
+    if let Some(heap) = current() {
+        heap.free_elsewhere(block);
+    }
+    false
+}
+
+/// Tells the current step, if there is one, that the caller resizes a large block without a place.
+pub(crate) fn resize_elsewhere(block: *mut u8) {
+    if let Some(heap) = current() {
+        heap.resize_elsewhere(block);
+    }
+}
+
+/// Returns the length of a block that has a place in a step.
+#[inline]
+pub(crate) fn bytes_at(block: *mut u8) -> Option<u64> {
+    PROCESS.step_heaps.bytes_at(block)
 }

@@ -7,8 +7,15 @@ use larder_core::steps::StepConfig;
 use super::STEP_LEAST_BYTES;
 use crate::process::PROCESS;
 
-/// Maximum work for a layout: about 50 ms for 16,000 blocks of one step, inside an allocation.
+/// Maximum work of the first layouts, and of the search for each: about 30 ms and 2 ms, inside an
+/// allocation.
 const PACKING_WORK: u64 = 500_000;
+const SEARCH_WORK: u64 = 200_000;
+/// Number of steps without gain after which steps are skipped.
+const PATIENCE: u32 = 32;
+/// A plan may be longer than the most that was live by this part of it. The heap without a plan
+/// holds more than that, too.
+const SPARE_DIVISOR: u32 = 8;
 
 /// Settings of [`step`](crate::step)s. They are applied with [`apply`](Self::apply), before the
 /// first step.
@@ -16,33 +23,24 @@ const PACKING_WORK: u64 = 500_000;
 pub struct StepSettings {
     /// Whether steps have any effect.
     pub enabled: bool,
-    /// Blocks above this size are part of a step. At least 32 KiB, which is the default.
+    /// Blocks above this size are part of a step. At least 128 KiB, which is the default: smaller
+    /// blocks have size classes, which waste little.
     pub threshold_bytes: usize,
-    /// Maximum number of bytes of its range that each thread's steps use. Plans that need more are
-    /// not used, and blocks that do not fit come from elsewhere.
+    /// Maximum number of bytes of a plan. Longer plans are not used.
     pub cap_bytes: u64,
     /// Number of the first step that has an effect, counted from 0: programs often set themselves
     /// up in their first steps.
     pub first_step: u64,
-    /// Bytes of addresses reserved for the steps of one thread; the default is 64 GiB on 64-bit
-    /// systems. Addresses cost nothing until they are used. If the system refuses, fewer are
-    /// reserved.
-    pub range_bytes: usize,
 }
 
 impl StepSettings {
-    /// Returns the defaults: enabled, with a threshold of 32 KiB and without a cap.
+    /// Returns the defaults: enabled, with a threshold of 128 KiB and without a cap.
     pub const fn new() -> Self {
         Self {
             enabled: true,
             threshold_bytes: STEP_LEAST_BYTES,
             cap_bytes: u64::MAX,
             first_step: 0,
-            range_bytes: if usize::BITS >= 64 {
-                64 << 30
-            } else {
-                256 << 20
-            },
         }
     }
 
@@ -107,9 +105,11 @@ impl StepSettings {
         StepConfig {
             threshold_bytes: (self.threshold_bytes as u64).saturating_add(1),
             cap_bytes: self.cap_bytes,
-            keep_out_outliving: true,
             packing_work: PACKING_WORK,
-            ..StepConfig::new()
+            search_work: SEARCH_WORK,
+            spare_divisor: SPARE_DIVISOR,
+            patience: PATIENCE,
+            within_plans: true,
         }
     }
 }

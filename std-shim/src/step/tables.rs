@@ -5,20 +5,51 @@ use core::ptr;
 use larder_core::pack::{PackSizes, PackTables};
 use larder_core::steps::{Places, StepTables};
 use larder_core::sync::AtomicU32;
-use larder_core::{Chunk, Zeroed};
+use larder_core::{Addr, AddrRange, Chunk, ChunkHandle, RawBlock, Zeroed};
 
-/// Maximum number of live blocks in a range.
-const CHUNKS: usize = 1 << 15;
+use super::elsewhere::Slot;
+
 /// Maximum number of allocations of one step.
 const ALLOCATIONS: usize = 1 << 14;
+/// A chunk for each block of a step, and one for the free memory on each side.
+const CHUNKS: usize = 2 * ALLOCATIONS + 1;
 /// Maximum number of blocks of the previous step that are freed in one step.
 const INHERITED: usize = 1 << 12;
 /// Maximum number of recorded allocations of all shapes.
-const ENTRIES: usize = 1 << 17;
-const SHAPES: usize = 64;
+const ENTRIES: usize = 1 << 18;
+const SHAPES: usize = 256;
 /// Maximum number of blocks that a layout avoids.
 const OBSTACLES: usize = 1 << 12;
 const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
+
+/// A block of a reserve that outlives its step.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    /// Distance in bytes from the start of the reserve, and length.
+    pub(super) start: usize,
+    pub(super) bytes: usize,
+    handle: u32,
+}
+
+// SAFETY: numbers, and zero bytes are their value 0.
+unsafe impl Zeroed for Left {}
+
+impl Left {
+    pub(super) const fn of(handle: ChunkHandle, range: AddrRange) -> Self {
+        Self {
+            start: range.start().get() as usize,
+            bytes: range.bytes() as usize,
+            handle: handle.get(),
+        }
+    }
+
+    pub(super) fn raw(&self) -> Option<RawBlock> {
+        Some(RawBlock {
+            addr: Addr::new(self.start as u64),
+            handle: ChunkHandle::new(self.handle)?,
+        })
+    }
+}
 
 /// A piece of zeroed memory from which tables are cut, or no memory, to measure the tables.
 pub(crate) struct Carve {
@@ -74,6 +105,11 @@ impl Carve {
     /// Cuts the records and the index of a best fit over `granules` granules.
     pub(crate) fn pool(&mut self, granules: usize) -> (&'static mut [Chunk], &'static [AtomicU32]) {
         (self.zeroed(CHUNKS), self.zeroed(granules))
+    }
+
+    /// Cuts the tables of blocks elsewhere, and of blocks left at the end of a step.
+    pub(crate) fn blocks(&mut self) -> (&'static mut [Slot], &'static mut [Left]) {
+        (self.zeroed(2 * ALLOCATIONS), self.zeroed(ALLOCATIONS))
     }
 
     /// Cuts the tables of steps.
