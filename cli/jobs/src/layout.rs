@@ -36,8 +36,8 @@ impl Column {
         texts.map(|text| count(text)).max().unwrap_or(0)
     }
 
-    fn padded(&self, text: &str) -> String {
-        let width = self.width();
+    /// Pads a text of the column to the column's width.
+    fn padded(&self, text: &str, width: usize) -> String {
         // Formatting pads by characters, and `count` counts characters too.
         match self.right {
             true => format!("{text:>width$}"),
@@ -84,12 +84,16 @@ fn block(
     width: usize,
 ) {
     let all = || std::iter::once(key).chain(rest);
+    let widths: Vec<usize> = all().map(Column::width).collect();
     let line = |cell: &dyn Fn(&Column) -> String| {
-        let cells: Vec<String> = all().map(|column| column.padded(&cell(column))).collect();
+        let cells: Vec<String> = all()
+            .zip(&widths)
+            .map(|(column, width)| column.padded(&cell(column), *width))
+            .collect();
         let line = format!("{:indent$}{}", "", cells.join(&" ".repeat(GAP)));
         format!("{}\n", line.trim_end())
     };
-    let wide: usize = all().map(|column| column.width() + GAP).sum();
+    let wide: usize = widths.iter().map(|width| width + GAP).sum();
     text.push_str(&line(&|column| column.heading.clone()));
     let line_width = (indent + wide - GAP).min(width);
     text.push_str(&format!("{}\n", "─".repeat(line_width)));

@@ -152,3 +152,20 @@ fn ctrl_c_leaves_what_was_measured() {
     let rows = fs::read_to_string(&rows).unwrap();
     assert_eq!(rows.lines().count(), 1, "{rows}");
 }
+
+#[test]
+fn a_plan_of_a_hundred_thousand_steps_ends() {
+    let mut text = String::new();
+    for step in 0..100_000 {
+        text.push_str(&format!("s {step}\na {step} 512\nf {step}\n"));
+    }
+    text.push_str("s 100000\n");
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, "steps.trace", text);
+    let output = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(["plan", &path])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output).lines().count(), 100_002);
+}
