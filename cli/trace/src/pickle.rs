@@ -8,6 +8,7 @@
 
 mod lines;
 
+use std::iter;
 use std::ops::Range;
 
 use super::Defect;
@@ -18,6 +19,18 @@ pub(super) const MAX_BYTES: u64 = 2 << 30;
 /// Maximum number of values. A snapshot with ten million entries has fewer.
 const MAX_VALUES: usize = 1 << 26;
 
+/// Minimum bytes of a pickle for each value and for each memo entry. Python writes more: a value has
+/// an instruction of its own, and another one that memoizes it, names its key or adds it to a list.
+const BYTES_PER_VALUE: usize = 2;
+
+/// Maximum number of values on the stack, and of marks. Python adds items to a list or a dictionary
+/// a thousand at a time, and nests a thousand of these at most.
+const MAX_STACK: usize = 1 << 20;
+
+/// Number of pairs of a dictionary among which a key is looked up, several times the number in
+/// PyTorch's largest dictionary. So a look-up takes constant time.
+const MAX_PAIRS: usize = 64;
+
 /// A value. Cheap to copy; its contents are read through its [`Pickle`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Value {
@@ -25,23 +38,87 @@ pub(super) enum Value {
     Number(u64),
     /// A string: the start and the number of its bytes.
     Text(u32, u32),
-    /// A list or a tuple, by number.
-    List(u32),
-    /// A dictionary, by number.
-    Dict(u32),
+    /// A list or a tuple.
+    List(Contents),
+    /// A dictionary, in which keys and values alternate.
+    Dict(Contents),
     True,
     /// A value that no snapshot needs: None, False, a fraction, a negative or very large number, a
     /// set or bytes.
     Other,
 }
 
+/// The runs with the contents of a list or a dictionary: the numbers of the first and the last of
+/// them, or `NONE` if it is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Contents {
+    first: u32,
+    last: u32,
+}
+
+/// Adjacent places in `Data::items`.
+struct Run {
+    start: u32,
+    end: u32,
+    /// The number of the next run of the same list or dictionary, or `NONE`.
+    next: u32,
+}
+
+/// The number of no value and no run.
+const NONE: u32 = u32::MAX;
+
+/// The numbers of values that exist only once.
+const TRUE: u32 = 0;
+const OTHER: u32 = 1;
+
+/// Values, by number, and the contents of lists and dictionaries.
+struct Data {
+    values: Vec<Value>,
+    /// The numbers of the values in lists and dictionaries.
+    items: Vec<u32>,
+    runs: Vec<Run>,
+}
+
+impl Data {
+    /// Returns the values of a list, or the keys and values of a dictionary.
+    fn items(&self, contents: Contents) -> impl Iterator<Item = Value> {
+        let run = |number: u32| self.runs.get(number as usize);
+        let runs = iter::successors(run(contents.first), move |last| run(last.next));
+        let items = runs.flat_map(|run| &self.items[run.start as usize..run.end as usize]);
+        items.map(|id| self.values[*id as usize])
+    }
+
+    /// Appends items to contents.
+    fn append(&mut self, contents: &mut Contents, items: impl Iterator<Item = u32>) {
+        let start = self.items.len() as u32;
+        self.items.extend(items);
+        // There are fewer items and runs than bytes, so the numbers fit.
+        let end = self.items.len() as u32;
+        if start == end {
+            return;
+        }
+        let number = self.runs.len() as u32;
+        match self.runs.get_mut(contents.last as usize) {
+            Some(last) if last.end == start => {
+                last.end = end;
+                return;
+            }
+            Some(last) => last.next = number,
+            None => contents.first = number,
+        }
+        contents.last = number;
+        self.runs.push(Run {
+            start,
+            end,
+            next: NONE,
+        });
+    }
+}
+
 /// A pickle that has been read completely.
 pub(super) struct Pickle<'bytes> {
     bytes: &'bytes [u8],
-    values: Vec<Value>,
-    /// For each list and dictionary, the numbers of its values. In a dictionary, keys and values
-    /// alternate.
-    contents: Vec<Vec<u32>>,
+    data: Data,
     /// The value of the pickle.
     pub(super) root: Value,
 }
@@ -56,8 +133,11 @@ impl<'bytes> Pickle<'bytes> {
             bytes,
             at: 0,
             begun: 0,
-            values: Vec::new(),
-            contents: Vec::new(),
+            data: Data {
+                values: vec![Value::True, Value::Other],
+                items: Vec::new(),
+                runs: Vec::new(),
+            },
             stack: Vec::new(),
             marks: Vec::new(),
             memo: Vec::new(),
@@ -67,35 +147,35 @@ impl<'bytes> Pickle<'bytes> {
                 break root;
             }
         };
-        let root = machine.values[root as usize];
+        let root = machine.data.values[root as usize];
         Ok(Self {
             bytes,
-            values: machine.values,
-            contents: machine.contents,
+            data: machine.data,
             root,
         })
     }
 
     /// Returns the values of a list; `None` if the value is not a list.
-    pub(super) fn list(&self, value: Value) -> Option<impl ExactSizeIterator<Item = Value>> {
-        let Value::List(list) = value else {
-            return None;
-        };
-        let ids = self.contents[list as usize].iter();
-        Some(ids.map(|id| self.values[*id as usize]))
+    pub(super) fn list(&self, value: Value) -> Option<impl Iterator<Item = Value>> {
+        match value {
+            Value::List(contents) => Some(self.data.items(contents)),
+            _ => None,
+        }
     }
 
-    /// Returns the value of a key in a dictionary; `None` if it has no such key, or the value is
-    /// not a dictionary.
+    /// Returns the value of a key in a dictionary; `None` if it has no such key among its first
+    /// pairs, or the value is not a dictionary.
     pub(super) fn get(&self, value: Value, key: &str) -> Option<Value> {
-        let Value::Dict(dict) = value else {
+        let Value::Dict(contents) = value else {
             return None;
         };
+        let mut items = self.data.items(contents);
+        let pairs = iter::from_fn(|| items.next().zip(items.next()));
+        let same = pairs
+            .take(MAX_PAIRS)
+            .filter(|(found, _)| self.text(*found) == Some(key.as_bytes()));
         // The last entry with a key counts, as in Python.
-        let mut pairs = self.contents[dict as usize].rchunks_exact(2);
-        let pair =
-            pairs.find(|pair| self.text(self.values[pair[0] as usize]) == Some(key.as_bytes()));
-        pair.map(|pair| self.values[pair[1] as usize])
+        same.last().map(|(_, value)| value)
     }
 
     /// Returns the value of a key in a dictionary, if it is a number.
@@ -115,18 +195,18 @@ impl<'bytes> Pickle<'bytes> {
     }
 }
 
-/// The stack machine. The stack, the memo and all contents hold numbers of values.
+/// The stack machine. The stack and the memo hold numbers of values.
 struct Machine<'bytes> {
     bytes: &'bytes [u8],
     at: usize,
     /// Position of the current instruction.
     begun: usize,
-    values: Vec<Value>,
-    contents: Vec<Vec<u32>>,
+    data: Data,
     stack: Vec<u32>,
     /// Stack heights to which later instructions return.
     marks: Vec<usize>,
-    memo: Vec<Option<u32>>,
+    /// The value of each memo entry, or `NONE`.
+    memo: Vec<u32>,
 }
 
 impl Machine<'_> {
@@ -144,34 +224,30 @@ impl Machine<'_> {
                 }
             }
             0x95 => drop(self.take(8)?),
-            b'(' => self.marks.push(self.stack.len()),
+            b'(' => self.mark()?,
             b'0' => drop(self.pop()?),
-            b'1' => drop(self.pop_mark()?),
-            b']' | b')' => self.push_list(Vec::new())?,
+            b'1' => self.drop_to_mark()?,
+            b']' | b')' => self.push_contents(self.stack.len(), Value::List)?,
             b'l' | b't' => {
-                let items = self.pop_mark()?;
-                self.push_list(items)?;
+                let from = self.pop_mark()?;
+                self.push_contents(from, Value::List)?;
             }
             0x85..=0x87 => {
-                let items = self.pop_many(usize::from(opcode - 0x84))?;
-                self.push_list(items)?;
+                let from = self.below(usize::from(opcode - 0x84))?;
+                self.push_contents(from, Value::List)?;
             }
-            b'}' => self.push_dict(Vec::new())?,
+            b'}' => self.push_contents(self.stack.len(), Value::Dict)?,
             b'd' => {
-                let items = self.pop_mark()?;
-                self.push_dict(items)?;
+                let from = self.pop_mark()?;
+                self.push_contents(from, Value::Dict)?;
             }
-            b'a' => {
-                let items = self.pop_many(1)?;
-                self.extend(items, false)?;
-            }
-            b's' => {
-                let items = self.pop_many(2)?;
-                self.extend(items, true)?;
+            b'a' | b's' => {
+                let from = self.below(if opcode == b'a' { 1 } else { 2 })?;
+                self.extend(from, opcode == b's')?;
             }
             b'e' | b'u' => {
-                let items = self.pop_mark()?;
-                self.extend(items, opcode == b'u')?;
+                let from = self.pop_mark()?;
+                self.extend(from, opcode == b'u')?;
             }
             b'p' | b'q' | b'r' => {
                 let place = self.place(opcode)?;
@@ -211,14 +287,14 @@ impl Machine<'_> {
                 let len = self.length(if opcode == 0x8a { 1 } else { 4 })?;
                 self.long_number(len)
             }
-            0x88 => self.push(Value::True),
-            b'N' | 0x89 => self.push(Value::Other),
+            0x88 => self.push_id(TRUE),
+            b'N' | 0x89 => self.push_id(OTHER),
             b'G' => self.skip(8),
             // Instructions with lines, in protocols 0 and 1.
             b'I' | b'L' => self.number_line(),
             b'F' => {
                 self.line()?;
-                self.push(Value::Other)
+                self.push_id(OTHER)
             }
             b'V' => {
                 let line = self.line()?;
@@ -234,11 +310,11 @@ impl Machine<'_> {
             b'B' => self.skip_prefixed(4),
             0x8e | 0x96 => self.skip_prefixed(8),
             // Sets, which no snapshot needs.
-            0x8f => self.push(Value::Other),
-            0x90 => self.pop_mark().map(drop),
+            0x8f => self.push_id(OTHER),
+            0x90 => self.drop_to_mark(),
             0x91 => {
-                self.pop_mark()?;
-                self.push(Value::Other)
+                self.drop_to_mark()?;
+                self.push_id(OTHER)
             }
             _ => Err(self.damaged("an instruction that is not known")),
         }
@@ -310,7 +386,7 @@ impl Machine<'_> {
 
     fn skip(&mut self, count: usize) -> Result<(), Defect> {
         self.take(count)?;
-        self.push(Value::Other)
+        self.push_id(OTHER)
     }
 
     fn skip_prefixed(&mut self, width: usize) -> Result<(), Defect> {
@@ -319,29 +395,54 @@ impl Machine<'_> {
     }
 
     fn push(&mut self, value: Value) -> Result<(), Defect> {
-        if self.values.len() == MAX_VALUES {
-            return Err(Defect::PickleTooLarge);
+        let id = match value {
+            Value::True => TRUE,
+            Value::Other => OTHER,
+            _ => {
+                let count = self.data.values.len();
+                if count == MAX_VALUES {
+                    return Err(Defect::PickleTooLarge);
+                }
+                if count > 2 + self.bytes.len() / BYTES_PER_VALUE {
+                    return Err(self.damaged("it has more values than Python writes in its bytes"));
+                }
+                self.data.values.push(value);
+                // The number is below the limit, so it fits.
+                count as u32
+            }
+        };
+        self.push_id(id)
+    }
+
+    /// Pushes the number of a value.
+    fn push_id(&mut self, id: u32) -> Result<(), Defect> {
+        if self.stack.len() == MAX_STACK {
+            return Err(self.damaged("its stack has more than 1048576 values"));
         }
-        // The number is below the limit, so it fits.
-        self.stack.push(self.values.len() as u32);
-        self.values.push(value);
+        self.stack.push(id);
         Ok(())
     }
 
-    fn push_list(&mut self, items: Vec<u32>) -> Result<(), Defect> {
-        // The number fits, since there are at most as many contents as values.
-        let number = self.contents.len() as u32;
-        self.contents.push(items);
-        self.push(Value::List(number))
+    fn mark(&mut self) -> Result<(), Defect> {
+        if self.marks.len() == MAX_STACK {
+            return Err(self.damaged("its stack has more than 1048576 marks"));
+        }
+        self.marks.push(self.stack.len());
+        Ok(())
     }
 
-    fn push_dict(&mut self, items: Vec<u32>) -> Result<(), Defect> {
-        if !items.len().is_multiple_of(2) {
+    /// Moves the values of the stack from a height on into a new list or dictionary, and pushes it.
+    fn push_contents(&mut self, from: usize, kind: fn(Contents) -> Value) -> Result<(), Defect> {
+        let mut contents = Contents {
+            first: NONE,
+            last: NONE,
+        };
+        let is_dict = matches!(kind(contents), Value::Dict(_));
+        if is_dict && !(self.stack.len() - from).is_multiple_of(2) {
             return Err(self.damaged("a key without a value"));
         }
-        let number = self.contents.len() as u32;
-        self.contents.push(items);
-        self.push(Value::Dict(number))
+        self.data.append(&mut contents, self.stack.drain(from..));
+        self.push(kind(contents))
     }
 
     /// Returns the stack height below which instructions after the current mark may not reach.
@@ -358,30 +459,45 @@ impl Machine<'_> {
             .ok_or_else(|| self.damaged("the stack is empty"))
     }
 
-    fn pop_many(&mut self, count: usize) -> Result<Vec<u32>, Defect> {
-        let start = self.stack.len().checked_sub(count);
-        match start.filter(|start| *start >= self.floor()) {
-            Some(start) => Ok(self.stack.split_off(start)),
-            None => Err(self.damaged("the stack is too short")),
-        }
+    /// Returns the stack height below the top `count` values.
+    fn below(&self, count: usize) -> Result<usize, Defect> {
+        let height = self.stack.len().checked_sub(count);
+        let height = height.filter(|height| *height >= self.floor());
+        height.ok_or_else(|| self.damaged("the stack is too short"))
     }
 
-    /// Pops the values above the last mark.
-    fn pop_mark(&mut self) -> Result<Vec<u32>, Defect> {
-        match self.marks.pop() {
-            Some(height) => Ok(self.stack.split_off(height)),
-            None => Err(self.damaged("no mark is set")),
-        }
+    /// Removes the last mark. Returns its stack height.
+    fn pop_mark(&mut self) -> Result<usize, Defect> {
+        let height = self.marks.pop();
+        height.ok_or_else(|| self.damaged("no mark is set"))
     }
 
-    /// Appends items to the list on top of the stack, or adds pairs to the dictionary there.
-    fn extend(&mut self, items: Vec<u32>, pairs: bool) -> Result<(), Defect> {
-        let contents = match self.top().map(|id| self.values[id as usize]) {
-            Some(Value::List(number)) if !pairs => number,
-            Some(Value::Dict(number)) if pairs && items.len().is_multiple_of(2) => number,
-            _ => return Err(self.damaged("it puts values into what takes none")),
+    /// Removes the last mark, and the values above it.
+    fn drop_to_mark(&mut self) -> Result<(), Defect> {
+        let height = self.pop_mark()?;
+        self.stack.truncate(height);
+        Ok(())
+    }
+
+    /// Moves the values of the stack from a height on into the list below them, or, as pairs, into
+    /// the dictionary there.
+    fn extend(&mut self, from: usize, pairs: bool) -> Result<(), Defect> {
+        let wrong = "it puts values into what takes none";
+        let below = from.checked_sub(1).filter(|below| *below >= self.floor());
+        let id = below.ok_or_else(|| self.damaged(wrong))?;
+        let id = self.stack[id] as usize;
+        let mut contents = match self.data.values[id] {
+            Value::List(contents) if !pairs => contents,
+            Value::Dict(contents) if pairs && (self.stack.len() - from).is_multiple_of(2) => {
+                contents
+            }
+            _ => return Err(self.damaged(wrong)),
         };
-        self.contents[contents as usize].extend(items);
+        self.data.append(&mut contents, self.stack.drain(from..));
+        self.data.values[id] = match pairs {
+            false => Value::List(contents),
+            true => Value::Dict(contents),
+        };
         Ok(())
     }
 
@@ -405,20 +521,20 @@ impl Machine<'_> {
         let Some(top) = self.top() else {
             return Err(self.damaged("the stack is empty"));
         };
-        if place > self.values.len() {
+        if place > self.bytes.len() / BYTES_PER_VALUE {
             return Err(self.damaged("a note far ahead of those before"));
         }
         if self.memo.len() <= place {
-            self.memo.resize(place + 1, None);
+            self.memo.resize(place + 1, NONE);
         }
-        self.memo[place] = Some(top);
+        self.memo[place] = top;
         Ok(())
     }
 
     fn recall(&mut self, place: usize) -> Result<(), Defect> {
-        let noted = self.memo.get(place).copied().flatten();
-        let id = noted.ok_or_else(|| self.damaged("a note that was never made"))?;
-        self.stack.push(id);
-        Ok(())
+        match self.memo.get(place) {
+            Some(&id) if id != NONE => self.push_id(id),
+            _ => Err(self.damaged("a note that was never made")),
+        }
     }
 }

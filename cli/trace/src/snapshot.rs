@@ -19,6 +19,38 @@ const ROUNDING_BYTES: u64 = 512;
 /// snapshots, and that of other devices' snapshots.
 const SETTINGS: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
+/// Maximum number of devices. PyTorch numbers them in a signed byte.
+const MAX_DEVICES: u64 = 128;
+
+/// Maximum bytes of the settings, which each device's notes repeat.
+const MAX_SETTINGS_BYTES: usize = 4096;
+
+/// Minimum bytes of a pickle for each entry, segment and block. PyTorch writes more.
+const BYTES_PER_ENTRY: usize = 16;
+
+/// The number of entries, segments and blocks that may still follow. A list that is used in several
+/// places is read in each of them, so a short pickle could have any number without this limit.
+struct EntriesLeft(usize);
+
+impl EntriesLeft {
+    fn take_one(&mut self) -> Result<(), Defect> {
+        self.0 = self.0.checked_sub(1).ok_or(Defect::NoSnapshot {
+            what: "has more entries and blocks than PyTorch writes in its bytes",
+        })?;
+        Ok(())
+    }
+}
+
+/// Returns an error if a snapshot cannot have a device with this number.
+fn check_device(number: u64) -> Result<(), Defect> {
+    if number < MAX_DEVICES {
+        return Ok(());
+    }
+    Err(Defect::NoSnapshot {
+        what: "has more than 128 devices",
+    })
+}
+
 /// The state of one device.
 #[derive(Default)]
 struct DeviceRecord {
@@ -66,11 +98,14 @@ pub(super) fn read(
     })?;
     let mut devices: BTreeMap<u64, DeviceRecord> = BTreeMap::new();
     let histories = histories.and_then(|value| pickle.list(value));
+    let mut left = EntriesLeft(bytes.len().div_ceil(BYTES_PER_ENTRY));
     for (number, history) in (0..).zip(histories.into_iter().flatten()) {
+        check_device(number)?;
         let entries = pickle.list(history).ok_or(Defect::NoSnapshot {
             what: "has a history that is no list",
         })?;
         for entry in entries {
+            left.take_one()?;
             let device = devices.entry(number).or_default();
             let outcome = device.entry(&pickle, entry);
             outcome.map_err(|fault| fault.at(number, device.entries))?;
@@ -78,11 +113,11 @@ pub(super) fn read(
         }
     }
     for segment in segments {
+        left.take_one()?;
         let number = pickle.number(segment, "device").unwrap_or(0);
-        devices
-            .entry(number)
-            .or_default()
-            .segment(&pickle, segment)?;
+        check_device(number)?;
+        let device = devices.entry(number).or_default();
+        device.segment(&pickle, segment, &mut left)?;
     }
     devices.retain(|_, device| !device.recording.is_empty());
     if devices.is_empty() {
@@ -112,7 +147,11 @@ pub(super) fn read(
 /// Returns notes, one sentence for each, on the parts of a snapshot that do not belong to a device
 /// and are not replayed.
 fn notes_on_the_rest(pickle: &Pickle<'_>, settings: Option<&str>) -> Vec<String> {
-    let empty = |value| pickle.list(value).is_some_and(|list| list.len() == 0);
+    let empty = |value| {
+        pickle
+            .list(value)
+            .is_some_and(|mut list| list.next().is_none())
+    };
     let holds = |key| {
         let list = pickle.get(pickle.root, key);
         let list = list.and_then(|value| pickle.list(value));
@@ -143,7 +182,9 @@ fn settings(pickle: &Pickle<'_>) -> Option<String> {
         .iter()
         .filter_map(|name| pickle.text(pickle.get(settings, name)?));
     // The text becomes an argument of a command, so only plain characters are allowed.
-    let plain = |text: &&[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_graphic);
+    let plain = |text: &&[u8]| {
+        (1..=MAX_SETTINGS_BYTES).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic)
+    };
     if let Some(text) = texts.find(plain) {
         return Some(String::from_utf8_lossy(text).into_owned());
     }
@@ -219,7 +260,12 @@ impl DeviceRecord {
     }
 
     /// Records a segment and its blocks in their final state.
-    fn segment(&mut self, pickle: &Pickle<'_>, segment: Value) -> Result<(), Defect> {
+    fn segment(
+        &mut self,
+        pickle: &Pickle<'_>,
+        segment: Value,
+        left: &mut EntriesLeft,
+    ) -> Result<(), Defect> {
         let lacks = |what| Defect::NoSnapshot { what };
         let address = pickle.number(segment, "address");
         let mut address = address.ok_or(lacks("has a segment without `address`"))?;
@@ -231,6 +277,7 @@ impl DeviceRecord {
             .get(segment, "blocks")
             .and_then(|value| pickle.list(value));
         for block in blocks.ok_or(lacks("has a segment without a list `blocks`"))? {
+            left.take_one()?;
             let bytes = pickle.number(block, "size");
             let bytes = bytes.ok_or(lacks("has a block without `size`"))?;
             let state = pickle
