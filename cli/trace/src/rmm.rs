@@ -5,7 +5,9 @@
 //! lines are skipped. If a program ends without a flush, the last row of its log is cut; only that
 //! row may be incomplete.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
 
 use super::lines::Lines;
 use super::parse::shown;
@@ -19,10 +21,12 @@ pub const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 #[derive(Default)]
 struct Log {
     recording: OpenRecording,
-    threads: HashSet<String>,
-    streams: HashSet<String>,
-    /// The stream on which each live block was allocated.
-    origins: HashMap<u64, String>,
+    /// The hashes of all names of threads, which are only counted, and of streams.
+    threads: HashSet<u64>,
+    streams: HashSet<u64>,
+    /// The hash of the stream on which each live block was allocated, by address.
+    origins: HashMap<u64, u64>,
+    hashes: RandomState,
     /// Number of blocks freed on another stream than that of their allocation.
     moved: u64,
     cut: bool,
@@ -73,18 +77,20 @@ impl Log {
             });
         };
         let bytes = number("size", size, 10)?;
+        let thread = self.hashes.hash_one(thread);
+        let on = self.hashes.hash_one(stream);
         match action {
             "allocate" => {
                 let address = pointer_of(pointer)?;
                 let known = pointer_of(stream).ok();
                 self.recording.alloc(address, bytes, known)?;
-                self.origins.insert(address, stream.to_owned());
+                self.origins.insert(address, on);
             }
             "free" | "deallocate" => {
                 let address = pointer_of(pointer)?;
                 self.recording.free(address, bytes)?;
                 let origin = self.origins.remove(&address);
-                if origin.is_some_and(|origin| origin != stream) {
+                if origin.is_some_and(|origin| origin != on) {
                     self.moved += 1;
                 }
             }
@@ -97,12 +103,8 @@ impl Log {
                 });
             }
         }
-        if !self.threads.contains(thread) {
-            self.threads.insert(thread.to_owned());
-        }
-        if !self.streams.contains(stream) {
-            self.streams.insert(stream.to_owned());
-        }
+        self.threads.insert(thread);
+        self.streams.insert(on);
         Ok(())
     }
 
