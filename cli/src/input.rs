@@ -5,15 +5,19 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use flate2::bufread::MultiGzDecoder;
-use larder_trace::{Defect, Trace, TraceError, for_each_event, read_to_last_line};
+use flate2::read::MultiGzDecoder;
+use larder_trace::{Defect, Trace, TraceError, Unpacked, for_each_event, read_to_last_line};
 use lzma_rust2::XzReader;
 
 use crate::replay::{RecordedTape, TapeWriter};
 
-/// First bytes of gzip and xz files.
+/// First bytes of gzip, xz and zstd files.
 const GZIP: &[u8] = &[0x1F, 0x8B];
 const XZ: &[u8] = &[0xFD, b'7', b'z', b'X', b'Z', 0];
+const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
+
+/// Maximum memory in KiB of the decoder of xz files: enough for the dictionary of `xz -9`, 64 MiB.
+const XZ_KIB: u32 = 65 << 10;
 
 /// Returns the name by which messages and results call a file.
 pub(crate) fn name(path: &Path) -> &Path {
@@ -31,20 +35,45 @@ pub(crate) fn is_standard_input(path: &Path) -> bool {
 
 /// Opens a file, and decompresses gzip and xz.
 pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
-    let file: Box<dyn Read> = if is_standard_input(path) {
-        Box::new(io::stdin().lock())
-    } else {
-        Box::new(File::open(path)?)
-    };
-    let mut file = BufReader::new(file);
+    let mut file = BufReader::new(open_as_is(path)?);
     let head = file.fill_buf()?;
-    if head.starts_with(GZIP) {
-        return Ok(Box::new(MultiGzDecoder::new(file)));
+    let content: Box<dyn Read> = if head.starts_with(GZIP) {
+        Box::new(Unpacked::open(file, |packed| {
+            Ok(MultiGzDecoder::new(packed))
+        })?)
+    } else if head.starts_with(XZ) {
+        Box::new(Unpacked::open(file, |packed| {
+            Ok(XzReader::new_mem_limit(
+                BufReader::new(packed),
+                true,
+                XZ_KIB,
+            ))
+        })?)
+    } else {
+        return Ok(Box::new(file));
+    };
+    let mut content = BufReader::new(content);
+    let head = content.fill_buf().map_err(|error| match error.kind() {
+        io::ErrorKind::OutOfMemory => io::Error::other(
+            "its dictionary has more than the 64 MiB of `xz -9`: decompress it with `xz -d` first",
+        ),
+        _ => error,
+    })?;
+    // The limits of both decoders would multiply.
+    if head.starts_with(ZSTD) {
+        return Err(io::Error::other(
+            "it is compressed twice: decompress it once first",
+        ));
     }
-    if head.starts_with(XZ) {
-        return Ok(Box::new(XzReader::new(file, true)));
+    Ok(Box::new(content))
+}
+
+/// Opens a file or standard input.
+fn open_as_is(path: &Path) -> io::Result<Box<dyn Read>> {
+    if is_standard_input(path) {
+        return Ok(Box::new(io::stdin().lock()));
     }
-    Ok(Box::new(file))
+    Ok(Box::new(File::open(path)?))
 }
 
 /// Reads all traces of a file, at least one. If the file is cut short, returns the part before the
@@ -74,6 +103,7 @@ fn open_trace(path: &Path) -> Result<Box<dyn Read>, TraceError> {
     open(path).map_err(|error| {
         let defect = match error.kind() {
             io::ErrorKind::NotFound => Defect::NoSuchFile,
+            io::ErrorKind::UnexpectedEof => Defect::StreamCut,
             _ => Defect::Unreadable(error),
         };
         TraceError::of_file(path, defect)

@@ -14,7 +14,6 @@ pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
@@ -72,7 +71,7 @@ pub(crate) fn lifetimes(path: &Path) -> Result<Option<Problem>, String> {
 /// Recognizes an RMM log by its first bytes. A file that cannot be read is not recognized; the next
 /// attempt to read it reports the error.
 fn is_rmm_log(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
+    let Ok(file) = input::open(path) else {
         return false;
     };
     let mut file = BufReader::new(file);

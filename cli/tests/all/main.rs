@@ -3,6 +3,7 @@
 
 mod commands;
 mod guide;
+mod hostile;
 mod input;
 mod jobs;
 mod page;

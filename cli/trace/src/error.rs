@@ -97,6 +97,14 @@ pub enum Defect {
     /// The file has only header lines.
     #[error("the file has header lines but no event; record or copy the trace again")]
     NoEvents,
+    /// A header with more lines than the limit.
+    #[error(
+        "the header has more than {limit} lines; check that this is a trace, or delete the lines that no reader needs"
+    )]
+    LongHeader {
+        /// The limit.
+        limit: usize,
+    },
     /// The zstd stream stops in the middle.
     #[error("the zstd stream is cut short; copy the file again")]
     ZstdCut,
@@ -106,6 +114,9 @@ pub enum Defect {
     /// The zstd stream is damaged.
     #[error("the zstd stream is damaged ({0}); copy the file again")]
     ZstdDamaged(io::Error),
+    /// Content that is much larger than the compressed file.
+    #[error("{}", crate::unpacked::TooLarge)]
+    ContentTooLarge,
     /// The file has bytes that are not UTF-8.
     #[error(
         "not UTF-8 text; a trace is plain text or a PyTorch snapshot, and may be compressed with zstd, gzip or xz"

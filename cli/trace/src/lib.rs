@@ -34,6 +34,7 @@ mod snapshot;
 mod source;
 #[cfg(test)]
 mod tests;
+mod unpacked;
 
 use std::path::Path;
 
@@ -41,6 +42,7 @@ pub use error::{Defect, TraceError};
 pub use ids::{IdHasher, IdMap};
 pub use parse::{for_each_event, read, read_to_last_line};
 pub use rmm::HEADER as RMM_HEADER;
+pub use unpacked::{Packed, Unpacked};
 
 /// Maximum byte count in a trace, 2^60. The sum of two such counts fits `u64`, even rounded up to a
 /// power of two.

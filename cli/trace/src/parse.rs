@@ -16,6 +16,9 @@ const ALLOC_FORM: &str = "a <id> <bytes>";
 const FREE_FORM: &str = "f <id>";
 const STEP_FORM: &str = "s <number>";
 
+/// Maximum number of header lines, since each of them is kept.
+const MAX_HEADER_LINES: usize = 1000;
+
 /// The remark which says that the line before it does not start a step.
 const BETWEEN: &str = "between steps";
 
@@ -210,6 +213,11 @@ impl Parser {
             .is_some_and(|version| version.trim() != "v1")
         {
             return Err(Defect::UnknownVersion { found: shown(key) });
+        }
+        if self.header.len() == MAX_HEADER_LINES {
+            return Err(Defect::LongHeader {
+                limit: MAX_HEADER_LINES,
+            });
         }
         self.header.push((key.to_owned(), value.to_owned()));
         Ok(())

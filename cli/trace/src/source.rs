@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 use super::Defect;
 use super::rmm::HEADER;
+use super::unpacked::{TooLarge, Unpacked};
 
 /// First bytes of a zstd frame.
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
@@ -64,7 +65,8 @@ impl<'source> Source<'source> {
         let (magic, whole) = peek(source, ZSTD_MAGIC.len()).map_err(Defect::Unreadable)?;
         let compressed = magic == ZSTD_MAGIC;
         let content: Box<dyn Read + 'source> = if compressed {
-            Box::new(zstd::stream::read::Decoder::new(whole).map_err(Defect::ZstdDamaged)?)
+            let unpacked = Unpacked::open(whole, zstd::stream::read::Decoder::new);
+            Box::new(unpacked.map_err(Defect::ZstdDamaged)?)
         } else {
             Box::new(whole)
         };
@@ -120,6 +122,9 @@ fn peek<R: Read>(mut source: R, count: usize) -> io::Result<(Vec<u8>, impl Read)
 }
 
 fn defect(compressed: bool, error: io::Error) -> Defect {
+    if error.get_ref().is_some_and(|error| error.is::<TooLarge>()) {
+        return Defect::ContentTooLarge;
+    }
     match (compressed, error.kind()) {
         (true, io::ErrorKind::UnexpectedEof) => Defect::ZstdCut,
         (true, _) => Defect::ZstdDamaged(error),

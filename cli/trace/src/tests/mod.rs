@@ -2,6 +2,7 @@
 //! all other defects.
 
 mod cases;
+mod hostile;
 mod rmm;
 mod script;
 mod snapshot;
