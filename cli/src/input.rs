@@ -2,13 +2,17 @@
 //! show. `-` is standard input.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
 
 use flate2::read::MultiGzDecoder;
 use larder_trace::{Defect, Trace, TraceError, Unpacked, for_each_event, read_to_last_line};
 use lzma_rust2::XzReader;
 
+use crate::interrupt;
 use crate::replay::{RecordedTape, TapeWriter};
 
 /// First bytes of gzip, xz and zstd files.
@@ -18,6 +22,12 @@ const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 
 /// Maximum memory in KiB of the decoder of xz files: enough for the dictionary of `xz -9`, 64 MiB.
 const XZ_KIB: u32 = 65 << 10;
+
+/// Time between two looks at whether the user asked a command to end that waits for input.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Bytes read together from a pipe.
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// Returns the name by which messages and results call a file.
 pub(crate) fn name(path: &Path) -> &Path {
@@ -71,9 +81,70 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
 /// Opens a file or standard input.
 fn open_as_is(path: &Path) -> io::Result<Box<dyn Read>> {
     if is_standard_input(path) {
-        return Ok(Box::new(io::stdin().lock()));
+        return Ok(Box::new(Pipe::open(|| Ok(io::stdin()))));
     }
-    Ok(Box::new(File::open(path)?))
+    let metadata = path.metadata()?;
+    if metadata.is_file() || metadata.is_dir() {
+        return Ok(Box::new(File::open(path)?));
+    }
+    let path = path.to_owned();
+    Ok(Box::new(Pipe::open(|| File::open(path))))
+}
+
+/// Input that may have to be waited for. A thread opens and reads it, so that Ctrl-C ends the wait.
+struct Pipe {
+    chunks: Receiver<io::Result<Vec<u8>>>,
+    chunk: Cursor<Vec<u8>>,
+}
+
+impl Pipe {
+    fn open<R: Read>(open: impl FnOnce() -> io::Result<R> + Send + 'static) -> Self {
+        let (sender, chunks) = sync_channel(1);
+        thread::spawn(move || {
+            if let Err(error) = open().and_then(|input| send_all(input, &sender)) {
+                let _ = sender.send(Err(error));
+            }
+        });
+        Self {
+            chunks,
+            chunk: Cursor::default(),
+        }
+    }
+}
+
+impl Read for Pipe {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.chunk.read(buffer)?;
+            if read > 0 {
+                return Ok(read);
+            }
+            if interrupt::asked() {
+                return Err(io::Error::other("interrupted"));
+            }
+            match self.chunks.recv_timeout(LOOK) {
+                Ok(chunk) => self.chunk = Cursor::new(chunk?),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(0),
+            }
+        }
+    }
+}
+
+/// Sends all bytes of an input, until no reader is left.
+fn send_all(mut input: impl Read, sender: &SyncSender<io::Result<Vec<u8>>>) -> io::Result<()> {
+    loop {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        match input.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(read) => chunk.truncate(read),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        if sender.send(Ok(chunk)).is_err() {
+            return Ok(());
+        }
+    }
 }
 
 /// Reads all traces of a file, at least one. If the file is cut short, returns the part before the

@@ -128,6 +128,7 @@ fn load_all(files: &[PathBuf]) -> (Vec<Problem>, bool) {
                 cut.iter().for_each(warn_of_cut);
                 problems.extend(loaded);
             }
+            Err(_) if interrupt::asked() => break,
             Err(error) => {
                 damaged = true;
                 complain(&error);

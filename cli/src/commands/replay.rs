@@ -191,6 +191,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
                     }
                 }
             }
+            Err(_) if interrupt::asked() => {}
             Err(error) => {
                 damaged = true;
                 progress.suspend(|| complain(&error));

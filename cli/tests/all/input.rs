@@ -153,6 +153,72 @@ fn ctrl_c_leaves_what_was_measured() {
     assert_eq!(rows.lines().count(), 1, "{rows}");
 }
 
+/// Waits until a process handles SIGINT, which is bit 1 of the mask.
+#[cfg(target_os = "linux")]
+fn wait_for_handler(process: u32) {
+    let until = Instant::now() + Duration::from_secs(300);
+    let handles = |status: String| {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        mask.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & 2 != 0)
+    };
+    while !handles(fs::read_to_string(format!("/proc/{process}/status")).unwrap()) {
+        assert!(Instant::now() < until, "SIGINT is not handled");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_first_ctrl_c_ends_a_wait_for_input_and_leaves_what_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = file(&folder, "good.trace", GOOD);
+    let fifo = folder.path().join("fifo.trace");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let fifo = fifo.to_str().unwrap();
+    // The FIFO has no writer, so its open waits; or it has one that does not write, so a read waits.
+    // Standard input is a pipe that is kept open.
+    for (command, input, has_writer) in [
+        ("replay", fifo, false),
+        ("replay", fifo, true),
+        ("replay", "-", false),
+        ("plan", fifo, false),
+    ] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_larder"));
+        child.args([command, "--json", &good, input]);
+        if command == "replay" {
+            child.args(["--allocator", "xla"]);
+        }
+        let mut child = child
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let open_input = child.stdin.take();
+        // This waits until the program has opened the FIFO.
+        let writer = has_writer.then(|| fs::OpenOptions::new().write(true).open(fifo).unwrap());
+        wait_for_handler(child.id());
+        let kill = Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        drop((open_input, writer));
+        assert_eq!(
+            output.status.code(),
+            Some(130),
+            "{command} {input}: {}",
+            stderr(&output)
+        );
+        assert!(!stderr(&output).contains(input), "{}", stderr(&output));
+        // `plan` reads all files before it solves their problems.
+        if command == "replay" && has_writer {
+            assert_eq!(json(&output).len(), 1, "{}", stdout(&output));
+        }
+    }
+}
+
 #[test]
 fn a_plan_of_a_hundred_thousand_steps_ends() {
     let mut text = String::new();
