@@ -103,7 +103,7 @@ impl Trust {
     }
 
     /// Notes that a block outlived a step in which it had a place.
-    pub(super) fn betray(&mut self) {
+    pub(super) fn lose(&mut self) {
         (self.kept, self.steady) = (0, 0);
         self.needed = (self.needed * 4).min(Self::MAX_NEEDED);
     }

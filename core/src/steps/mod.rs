@@ -21,8 +21,8 @@
 //!   plan until it meets a nearby allocation of the old shape again.
 //! * At its end the step is learned: as a new shape, or as lives in a known one. A step that ended early, after the
 //!   first allocations of the shape that it followed, teaches nothing.
-//! * After a number of steps of which plans served few blocks ([`StepConfig::patience`]), steps are *skipped*: they are not observed and cost
-//!   nothing. Then steps are observed again. If they gain nothing again, twice as many are skipped.
+//! * After a number of steps of which plans served few blocks ([`StepConfig::patience`]), steps are *skipped*: they are
+//!   not observed and cost nothing. Then steps are observed again. If they gain nothing again, twice as many are skipped.
 //!
 //! # Cost
 //! An allocation is O(1), plus the walk of [`PlaceAllocator::alloc_at`]. Choosing a shape, at the first allocation of a
@@ -289,6 +289,7 @@ impl<'t> Steps<'t> {
             self.stats.steps += 1;
             self.stats.skipped_steps += 1;
             self.served = false;
+            self.last = None;
             return;
         }
         (self.hits_before, self.rejected_before) = (self.stats.hits, self.stats.rejected);
@@ -342,7 +343,6 @@ impl<'t> Steps<'t> {
         }
         let state = core::mem::replace(&mut self.state, StepState::Outside);
         self.stats.steps += 1;
-        self.stats.overlong_steps += u64::from(self.overrun);
         self.served = false;
         let (count, known_before) = (u64::from(self.count), self.stats.known_steps);
         self.credit = self
@@ -350,7 +350,7 @@ impl<'t> Steps<'t> {
             .saturating_add(count)
             .min(self.config.packing_work);
         if self.here > 0 {
-            self.trust.betray();
+            self.trust.lose();
         }
         let starts_over = core::mem::take(&mut self.starts_over);
         if self.count == 0 || self.overrun {
@@ -377,19 +377,18 @@ impl<'t> Steps<'t> {
             let shape = followed?.shape;
             self.shapes.begins_with(shape, asked).then_some(shape)
         });
-        if let Some(id) = known {
-            self.stats.known_steps += 1;
-            if let Some(way) = followed {
-                self.served = way.layout.is_some();
-                if way.guessed && way.shape == id {
-                    self.guesses.note(true);
+        match known {
+            Some(id) => {
+                self.stats.known_steps += 1;
+                self.trust.note(self.shapes.keeps_lives(id, asked));
+                if let Some(way) = followed {
+                    self.served = way.layout.is_some();
+                    if way.guessed && way.shape == id {
+                        self.guesses.note(true);
+                    }
                 }
             }
-        }
-        if let Some(id) = known {
-            self.trust.note(self.shapes.keeps_lives(id, asked));
-        } else {
-            self.trust.steady = 0;
+            None => self.trust.steady = 0,
         }
         if let Some(id) = exact
             && self.shapes.learn(id, asked, inherited)
@@ -497,6 +496,7 @@ impl<'t> Steps<'t> {
             ..Entry::EMPTY
         };
         let Some(slot) = self.asked.get_mut(self.count as usize) else {
+            self.stats.overlong_steps += u64::from(!self.overrun);
             self.overrun = true;
             self.stats.unplanned += 1;
             return self.unplanned(below, request, Tag::NONE);
