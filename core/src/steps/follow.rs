@@ -119,13 +119,6 @@ const MET_AT_FIRST: u32 = 16;
 const MET_ENOUGH: u32 = 32;
 
 impl Steps<'_> {
-    /// Stops following a shape in this step: its places have no memory.
-    pub fn abandon(&mut self) {
-        if self.is_inside() {
-            self.state = StepState::Lost;
-        }
-    }
-
     /// Returns the shape's entry for the current allocation, if the allocation follows a shape.
     pub(super) fn follow(
         &mut self,

@@ -624,6 +624,29 @@ impl<'t> Steps<'t> {
         Ok(())
     }
 
+    /// Takes back the block allocated last, for whose place there is no memory. The caller serves the request, as with
+    /// [`Served::Elsewhere`], and the step continues without a plan.
+    ///
+    /// # Errors
+    /// Returns the block if it is not from the allocator below.
+    pub fn take_back(
+        &mut self,
+        below: &mut impl PlaceAllocator,
+        block: Block,
+    ) -> Result<Tag, Rejected<FreeError>> {
+        let handle = block.handle().get() as usize;
+        let granules = below.granule().count_up(block.bytes()).unwrap_or(0);
+        below.free(block)?;
+        let tag = self.tags.get_mut(handle);
+        let tag = tag.map_or(Tag::NONE, |tag| core::mem::replace(tag, Tag::NONE));
+        if self.is_inside() {
+            self.state = StepState::Lost;
+            self.here = self.here.saturating_sub(1);
+            self.elsewhere = self.elsewhere.saturating_add(granules);
+        }
+        Ok(tag)
+    }
+
     /// Learns the free of a block that the caller [served](Served::Elsewhere).
     pub fn free_elsewhere(&mut self, tag: Tag) {
         if self.is_inside() && tag.step == self.step {

@@ -318,6 +318,12 @@ impl<O: Os> StepHeap<O> {
 
     fn end_by_plan(&self) -> usize {
         self.inner.with(|inner| {
+            if let Some(block) = inner.waiting.take() {
+                // The child of a fork has lost the thread that allocated the reserve. The block is
+                // the pool's.
+                self.over(inner, |steps, places| steps.take_back(places, block))
+                    .ok();
+            }
             inner.steps.end();
             let reserve_bytes = core::mem::take(&mut inner.reserve_bytes);
             let Some((start, arena)) = inner.reserve.take() else {
@@ -365,11 +371,9 @@ impl<O: Os> StepHeap<O> {
             }
             let arena = |start: NonNull<u8>| self.process.arena_of(start.as_ptr());
             let Some((start, arena)) = start.and_then(|start| Some((start, arena(start)?))) else {
-                self.over(inner, |steps, places| {
-                    // The block is the pool's.
-                    steps.free(places, block).ok();
-                    steps.abandon();
-                });
+                // The block is the pool's.
+                let tag = self.over(inner, |steps, places| steps.take_back(places, block));
+                inner.next = tag.ok();
                 inner.reserve_bytes = 0;
                 return None;
             };

@@ -107,9 +107,10 @@ impl Carve {
         (self.zeroed(CHUNKS), self.zeroed(granules))
     }
 
-    /// Cuts the tables of blocks elsewhere, and of blocks left at the end of a step.
+    /// Cuts the tables of blocks elsewhere, and of blocks left at the end of a step. Each of these is
+    /// a chunk.
     pub(crate) fn blocks(&mut self) -> (&'static mut [Slot], &'static mut [Left]) {
-        (self.zeroed(2 * ALLOCATIONS), self.zeroed(ALLOCATIONS))
+        (self.zeroed(2 * ALLOCATIONS), self.zeroed(CHUNKS))
     }
 
     /// Cuts the tables of steps.
