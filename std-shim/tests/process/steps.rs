@@ -149,7 +149,9 @@ fn blocks_left_in_plans() {
     {
         let (step, blocks) = loop {
             let before = HEAP.stats().steps;
-            assert!(before.steps < 1_000_000, "round {round}: {before:?}");
+            assert!(before.steps < 100_000, "round {round}: {before:?}");
+            // The heap then has a free piece as long as the plan.
+            free(make(16 * MIB), 16 * MIB);
             let step = larder::step();
             let blocks = sizes.map(make);
             if HEAP.stats().steps.hits == before.hits + 6 {
