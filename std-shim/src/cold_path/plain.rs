@@ -25,16 +25,16 @@ fn class_of(layout: Layout) -> Option<SizeClass> {
 pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     match class_of(layout) {
         Some(class) => pop(class).or_else(|| Some(refill(class)?.block)),
-        None if step::may_take(layout) => alloc_in_step(layout, alloc_large),
+        None if step::may_take(layout) => alloc_in_step(layout),
         None => alloc_large(layout),
     }
 }
 
-/// Allocates a large block at its place in the current step, otherwise as `other` does.
+/// Allocates a large block at its place in the current step, or elsewhere if it has none.
 #[cold]
 #[inline(never)]
-fn alloc_in_step(layout: Layout, other: fn(Layout) -> Option<NonNull<u8>>) -> Option<NonNull<u8>> {
-    step::alloc(layout).or_else(|| other(layout).inspect(|block| step::enter(*block)))
+fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
+    step::alloc(layout).or_else(|| alloc_large(layout).inspect(|block| step::enter(*block)))
 }
 
 /// Allocates a zeroed block. Returns `None` if there is no memory.
